@@ -1,0 +1,45 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters that turn observation into a plan, for the roles of this collection."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _probe
+
+
+def _in_words(function):
+    def wrapper(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except FleetError as error:
+            raise AnsibleFilterError(str(error)) from error
+
+    return wrapper
+
+
+def resource_of(family):
+    """Extended resource name of a family key, or None for an unknown one."""
+    return FAMILIES[family]["resource"] if family in FAMILIES else None
+
+
+def labels(observed):
+    """Labels that this node should carry."""
+    return _plan.node_labels_of(observed, resource_of(observed["family"]))
+
+
+class FilterModule:
+    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, read_probe."""
+
+    def filters(self):
+        return {
+            "plan": _in_words(_plan.make_plan),
+            "plan_lines": _plan.render,
+            "beyond_ceiling": _plan.beyond_ceiling,
+            "node_labels": labels,
+            "npu_resource": resource_of,
+            "read_probe": _probe.read_probe,
+        }

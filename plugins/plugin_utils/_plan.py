@@ -1,0 +1,179 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run would change on one node: pure functions from (observed, wanted) to a plan.
+
+``observed`` is what ``npu_info`` returns as ``npu``; ``wanted`` is built by the playbook from the fleet's variables.
+Private to the collection. The package part of the plan is `_packages.decide`, the same function that ``npu_package``
+runs again on the node right before it acts.
+"""
+
+from __future__ import annotations
+
+import os.path
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
+from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
+
+#: Which components one pinned version covers. CANN's operator package must equal the toolkit (ascend-packages, fact 12).
+COMPONENTS_OF = {
+    "driver": ("driver",),
+    "firmware": ("firmware",),
+    "cann": ("cann_toolkit", "cann_kernels"),
+    "docker_runtime": ("docker_runtime",),
+}
+#: Components whose change takes the chips away from whoever uses them.
+CHIP_COMPONENTS = ("driver", "firmware")
+
+
+def pinned_components(versions):
+    """{'driver': '25.5.0', 'cann': '8.5.0', ...} -> {component: version}; an unknown key is an error, an empty value is not managed."""
+    unknown = sorted(set(versions) - set(COMPONENTS_OF))
+    if unknown:
+        raise FleetError(
+            f"npu_fleet_versions has the unknown key {', '.join(unknown)}.",
+            code="unknown_component",
+            phase="plan",
+            observed=unknown,
+            hint=f"Allowed keys: {', '.join(COMPONENTS_OF)}.",
+        )
+    return {
+        component: str(versions[key]) for key, components in COMPONENTS_OF.items() if versions.get(key) for component in components
+    }
+
+
+def package_source(depot, name):
+    """The place of one package file: a path on the node or an HTTP(S) URL, both given as the folder that holds the files."""
+    if not depot:
+        raise FleetError(
+            "No depot is set, so no package can be found.",
+            code="depot_missing",
+            phase="plan",
+            hint="Set npu_fleet_depot to an http(s):// URL or to an absolute path on the nodes.",
+        )
+    if depot.startswith(("http://", "https://")):
+        return f"{depot.rstrip('/')}/{name}"
+    if not depot.startswith("/"):
+        raise FleetError(
+            f"npu_fleet_depot is '{depot}': neither a URL nor an absolute path.",
+            code="depot_invalid",
+            phase="plan",
+            hint="Use an http(s):// URL or an absolute path on the nodes.",
+        )
+    return os.path.join(depot, name)
+
+
+def _with_file(step, observed, wanted):
+    name = file_name(step["component"], step["to"], observed["family"], observed["arch"])
+    sums = wanted.get("checksums") or {}
+    if name not in sums:
+        raise FleetError(
+            f"No checksum is known for {name}, and nothing runs without one.",
+            code="checksum_missing",
+            phase="plan",
+            object=name,
+            hint=f"Add it to npu_fleet_checksums: run `sha256sum {name}` beside the file and compare with the vendor's figure.",
+        )
+    return dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
+
+
+def _holder_refusal(observed, steps):
+    touched = [step["component"] for step in steps if step["component"] in CHIP_COMPONENTS]
+    holders = observed.get("holders") or []
+    if not touched or not holders:
+        return None
+    who = ", ".join(f"{h['comm']} (pid {h['pid']}) on {h['device']}" for h in holders[:5])
+    return {
+        "component": touched[0],
+        "reason": f"chips are in use: {who}; changing {' and '.join(touched)} would take them away",
+        "hint": "Stop these processes or drain the node, then run again.",
+    }
+
+
+def _packages(observed, wanted):
+    pins = pinned_components(wanted.get("versions") or {})
+    steps = decide(
+        {"arch": observed["arch"], "family": observed["family"], "families": observed.get("families"), "components": observed["components"],
+         "npu_present": observed["present"], "firmware_versions": observed["versions"]["firmware"].get("per_chip")},
+        {component: {"version": version, "file": None, "sha256": None} for component, version in pins.items()},
+        allow_downgrade=bool(wanted.get("allow_downgrade")),
+    )
+    refused = [
+        {"component": s["component"], "reason": s["reason"], "hint": s.get("hint") or ""} for s in steps if s["action"] == "refuse"
+    ]
+    todo = [s for s in steps if s["action"] not in ("none", "refuse")]
+    holder = _holder_refusal(observed, todo)
+    if holder:
+        refused.append(holder)
+    return todo, refused
+
+
+def engine_step(observed, wanted):
+    """'register' or 'none' for the engine's entry of the NPU runtime, from what the engine itself reports."""
+    if not wanted:
+        return {"action": "none", "reason": "no runtime wanted"}
+    name = wanted["name"]
+    engines = [e for e in observed.get("engines") or [] if wanted.get("engine", "auto") in ("auto", e["name"])]
+    if not engines:
+        return {"action": "register", "reason": "no container engine was seen yet"}
+    engine = engines[0]
+    if engine.get("error"):
+        return {"action": "register", "reason": f"{engine['name']}: {engine['error']}"}
+    path = (engine.get("runtimes") or {}).get(name)
+    if path != wanted["path"]:
+        return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
+    if wanted.get("set_default") and engine.get("default_runtime") != name:
+        return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
+    return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
+
+
+def make_plan(observed, wanted):
+    """The plan of one node.
+
+    Returns ``{"packages": [step + file, src, sha256], "refused": [{component, reason, hint}], "engine": {action, reason},
+    "reboot_required": bool, "changes": int}``; raises FleetError where the fleet's variables cannot be right.
+    """
+    todo, refused = _packages(observed, wanted)
+    packages = [] if refused else [_with_file(step, observed, wanted) for step in todo]
+    engine = engine_step(observed, wanted.get("runtime"))
+    return {
+        "packages": packages,
+        "refused": refused,
+        "engine": engine,
+        "reboot_required": bool(observed.get("reboot_required")),
+        "changes": len(packages) + (engine["action"] != "none"),
+    }
+
+
+def beyond_ceiling(plan, ceiling):
+    """Package steps of ``plan`` that the approved ``ceiling`` does not contain, as text. Empty: the plan may run."""
+    allowed = {(s["component"], s["to"]) for s in ceiling["packages"]}
+    return [
+        f"{s['component']} -> {s['to']} ({s['reason']})" for s in plan["packages"] if (s["component"], s["to"]) not in allowed
+    ]
+
+
+def render(plan):
+    """The plan as lines for an operator, one a step."""
+    lines = [f"{s['component']:<14} {s['action']:<10} {s['from'] or '-'} -> {s['to']}  ({s['reason']})" for s in plan["packages"]]
+    lines += [f"{r['component']:<14} refused    {r['reason']}. {r['hint']}" for r in plan["refused"]]
+    if plan["engine"]["action"] != "none":
+        lines.append(f"{'engine':<14} {plan['engine']['action']:<10} {plan['engine']['reason']}")
+    return lines or ["packages and engine: nothing to change"]
+
+
+#: Labels that a node gets, from its chips. Names of the first group are the vendor's (device-plugin facts A4).
+def node_labels_of(observed, resource):
+    """Kubernetes labels as a pure function of what was observed: {key: value}."""
+    names = sorted({c["name"] for c in observed["chips"] if c.get("name")})
+    labels = {
+        "npu.fleet/family": observed["family"],
+        "npu.fleet/chips": str(len(observed["chips"])),
+        "npu.fleet/driver-version": observed["versions"]["driver"]["running"],
+        "npu.fleet/firmware-version": observed["versions"]["firmware"]["running"],
+        "npu.fleet/cann-version": (observed["versions"].get("cann_toolkit") or {}).get("on_disk"),
+        "node.kubernetes.io/npu.chip.name": names[0] if len(names) == 1 else None,
+        "accelerator": f"huawei-{resource.rsplit('/', 1)[-1]}" if resource else None,
+    }
+    return {key: value for key, value in labels.items() if value}
