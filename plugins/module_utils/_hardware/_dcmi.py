@@ -1,0 +1,460 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The child process that holds the vendor's DCMI library: JSON lines in on stdin, JSON lines out on stdout.
+
+A driver call can hang for ever, and a crash inside the library takes the process with it. So the library lives here and the caller
+(_dcmi_client.py) may kill this process at any time. The file runs by itself (`python3 _dcmi.py LIBRARY`) and from its source text,
+because an Ansible module has no file on the node; for the same reason it imports nothing but the standard library.
+
+Prototypes, struct layouts and codes: dcmi_interface_api.h of the vendor's open driver (gitcode.com/cann/driver, July 2026) and its
+API manuals for 910B, 910_93 and 950; sizes checked by compiling that header on a 64-bit machine.
+"""
+
+import ctypes
+import json
+import os
+import queue
+import sys
+import threading
+from ctypes import POINTER, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong
+
+MAX_CARDS = 64
+MAX_DEVICES_IN_CARD = 4
+MAX_ERROR_CODES = 128
+UNIT_NPU = 0
+DIE_VIRTUAL = 1
+HEALTH_ABSENT = 0xFFFFFFFF
+NOT_READY = -8012
+NOT_SUPPORTED = -8255
+FUNCTION_NOT_FOUND = -99998  # the vendor's own bindings use this number for a missing symbol
+
+CODES = {
+    -8001: "INVALID_PARAMETER", -8002: "OPER_NOT_PERMITTED", -8003: "MEM_OPERATE_FAIL", -8004: "SECURE_FUN_FAIL", -8005: "INNER_ERR",
+    -8006: "TIME_OUT", -8007: "INVALID_DEVICE_ID", -8008: "DEVICE_NOT_EXIST", -8009: "IOCTL_FAIL", -8010: "SEND_MSG_FAIL",
+    -8011: "RECV_MSG_FAIL", -8012: "NOT_READY", -8013: "NOT_SUPPORT_IN_CONTAINER", -8014: "FILE_OPERATE_FAIL", -8015: "RESET_FAIL",
+    -8016: "ABORT_OPERATE", -8017: "IS_UPGRADING", -8020: "RESOURCE_OCCUPIED", -8022: "PARTITION_NOT_RIGHT",
+    -8023: "CONFIG_INFO_NOT_EXIST", -8255: "NOT_SUPPORT", -99998: "FUNCTION_NOT_FOUND",
+}
+# What the number means for whoever reads the error: driver documentation and public reports, see docs of the codes above.
+HINTS = {
+    -8002: "root, or a member of the driver's group, is needed",
+    -8005: "typical when the driver is not loaded, its firmware changed without a reboot, or this namespace has no device nodes",
+    -8012: "the chip is not ready, or it has dropped off the bus",
+    -8013: "not supported inside a container",
+    -8017: "an upgrade is under way",
+    -8020: "another container or process owns the device",
+}
+HEALTH = {0: "OK", 1: "Warning", 2: "Alarm", 3: "Critical", HEALTH_ABSENT: "UNKNOWN"}  # the words npu-smi prints
+
+
+class ChipInfo(ctypes.Structure):
+    _fields_ = [("chip_type", c_char * 32), ("chip_name", c_char * 32), ("chip_ver", c_char * 32), ("aicore_cnt", c_uint)]
+
+
+class ChipInfoV2(ctypes.Structure):
+    _fields_ = ChipInfo._fields_ + [("npu_name", c_char * 32)]
+
+
+class PcieInfo(ctypes.Structure):
+    _fields_ = [
+        (name, c_uint)
+        for name in ("deviceid", "venderid", "subvenderid", "subdeviceid", "bdf_deviceid", "bdf_busid", "bdf_funcid")
+    ]
+
+
+class PcieInfoAll(ctypes.Structure):
+    _fields_ = (
+        [(name, c_uint) for name in ("venderid", "subvenderid", "deviceid", "subdeviceid")]
+        + [("domain", c_int)]
+        + [(name, c_uint) for name in ("bdf_busid", "bdf_deviceid", "bdf_funcid")]
+        + [("reserve", c_ubyte * 32)]
+    )
+
+
+class ElabelInfo(ctypes.Structure):
+    _fields_ = [(name, c_char * 256) for name in ("product_name", "model", "manufacturer", "manufacturer_date", "serial_number")]
+
+
+class DieId(ctypes.Structure):
+    _fields_ = [("soc_die", c_uint * 5)]
+
+
+class HbmInfo(ctypes.Structure):
+    _fields_ = [
+        ("memory_size", c_ulonglong), ("freq", c_uint), ("memory_usage", c_ulonglong), ("temp", c_int), ("bandwith_util_rate", c_uint),
+    ]
+
+
+class MemoryInfo(ctypes.Structure):
+    _fields_ = [
+        ("memory_size", c_ulonglong), ("memory_available", c_ulonglong), ("freq", c_uint), ("hugepagesize", c_ulong),
+        ("hugepages_total", c_ulong), ("hugepages_free", c_ulong), ("utiliza", c_uint), ("reserve", c_ubyte * 60),
+    ]
+
+
+# Arguments that follow the chip: (card_id, device_id) in the first API, (dev_id) in the second one, which Ascend 950 needs.
+OF_CHIP = {
+    "get_device_type": [POINTER(c_uint)],
+    "get_device_chip_info": [POINTER(ChipInfo)],
+    "get_device_chip_info_v2": [POINTER(ChipInfoV2)],
+    "get_device_pcie_info": [POINTER(PcieInfo)],
+    "get_device_pcie_info_v2": [POINTER(PcieInfoAll)],
+    "get_device_elabel_info": [POINTER(ElabelInfo)],
+    "get_device_die_v2": [c_int, POINTER(DieId)],
+    "get_device_health": [POINTER(c_uint)],
+    "get_device_errorcode_v2": [POINTER(c_int), POINTER(c_uint), c_uint],
+    "get_device_power_info": [POINTER(c_int)],
+    "get_device_temperature": [POINTER(c_int)],
+    "get_device_utilization_rate": [c_int, POINTER(c_uint)],
+    "get_device_hbm_info": [POINTER(HbmInfo)],
+    "get_device_memory_info_v3": [POINTER(MemoryInfo)],
+}
+OTHER = {
+    "dcmi_init": [],
+    "dcmiv2_init": [],
+    "dcmi_get_card_list": [POINTER(c_int), POINTER(c_int), c_int],
+    "dcmi_get_card_num_list": [POINTER(c_int), POINTER(c_int), c_int],
+    "dcmi_get_device_num_in_card": [c_int, POINTER(c_int)],
+    "dcmi_get_device_logic_id": [POINTER(c_int), c_int, c_int],  # result first: not the order of its neighbours
+    "dcmi_get_device_phyid_from_logicid": [c_uint, POINTER(c_uint)],
+    "dcmi_get_card_elabel_v2": [c_int, POINTER(ElabelInfo)],
+    "dcmi_mcu_get_power_info": [c_int, POINTER(c_int)],
+    "dcmi_get_dcmi_version": [ctypes.c_char_p, c_uint],
+    "dcmi_get_driver_version": [ctypes.c_char_p, c_uint],
+    "dcmiv2_get_dcmi_version": [ctypes.c_char_p, c_uint],
+    "dcmiv2_get_driver_version": [ctypes.c_char_p, c_uint],
+    "dcmiv2_get_device_list": [POINTER(c_int), POINTER(c_int), c_int],  # list first, then count
+    "dcmiv2_get_chip_phy_id_by_dev_id": [c_int, POINTER(c_uint)],
+}
+# Names of the second API that are not the first one's with another prefix. The vendor's two headers disagree: both are probed.
+SECOND_API = {
+    "get_device_chip_info_v2": ["get_device_chip_info"],
+    "get_device_pcie_info_v2": ["get_device_pcie_info"],
+    "get_device_pcie_info": [],  # the old struct does not exist there
+    "get_device_chip_info": [],
+    "get_device_die_v2": ["get_device_die_id", "get_device_die"],
+    "get_device_errorcode_v2": ["get_device_error_code_list", "get_device_errorcode"],
+    "get_device_memory_info_v3": [],
+}
+
+
+class DcmiFailed(Exception):
+    """A DCMI function answered with a negative code."""
+
+    def __init__(self, function, value):
+        self.function, self.value = function, value
+        self.name = CODES.get(value, "CODE_%d" % value)
+        text = "%s answered %d (%s)" % (function, value, self.name)
+        Exception.__init__(self, text + (": " + HINTS[value] if value in HINTS else ""))
+
+    def as_dict(self):
+        return {"code": "dcmi_failed", "function": self.function, "return": self.value, "name": self.name, "message": str(self)}
+
+
+def absent(error):
+    """The function or the value does not exist on this chip: no fault, the value is just not there."""
+    return error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+
+
+def text(raw):
+    """What a C string holds; blanks and the vendor's word NA count as nothing."""
+    value = raw.decode("utf-8", "replace").strip()
+    return None if value in ("", "NA", "N/A") else value
+
+
+class Chip:
+    """Where a chip is: ids that need no further query."""
+
+    def __init__(self, card_id, device_id, where):
+        self.card_id, self.device_id, self.where = card_id, device_id, where
+
+
+class Library:
+    """The loaded library; every symbol is looked up by itself, since versions lack some."""
+
+    def __init__(self, path):
+        self.path, self.second = path, False
+        # Its dependencies look for symbols of each other, so they must be global.
+        self.handle = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+    def has(self, name):
+        return hasattr(self.handle, name)
+
+    def call(self, name, *arguments):
+        self._call(name, OTHER[name], arguments)
+
+    def of_chip(self, chip, name, *arguments):
+        if not self.second:
+            self._call("dcmi_" + name, [c_int, c_int] + OF_CHIP[name], chip.where + arguments)
+            return
+        names = ["dcmiv2_" + other for other in SECOND_API.get(name, [name])]
+        found = [other for other in names if self.has(other)]
+        if not found:
+            raise DcmiFailed((names + ["dcmiv2_" + name])[0], FUNCTION_NOT_FOUND)
+        self._call(found[0], [c_int] + OF_CHIP[name], chip.where + arguments)
+
+    def _call(self, name, argument_types, arguments):
+        try:
+            function = getattr(self.handle, name)
+        except AttributeError:
+            raise DcmiFailed(name, FUNCTION_NOT_FOUND) from None
+        function.argtypes, function.restype = argument_types, c_int
+        value = function(*arguments)
+        if value != 0:
+            raise DcmiFailed(name, value)
+
+    def init(self):
+        """Start the first API; on Ascend 950 it refuses and the second one answers."""
+        try:
+            self.call("dcmi_init")
+        except DcmiFailed as first:
+            try:
+                self.call("dcmiv2_init")
+            except DcmiFailed as second:
+                raise (second if absent(first) and not absent(second) else first) from None
+            self.second = True
+
+    def version(self):
+        prefix = "dcmiv2_" if self.second else "dcmi_"
+        answer = {"api": "v2" if self.second else "v1", "library": self.path, "dcmi_version": None, "driver_version": None}
+        for key in ("dcmi_version", "driver_version"):
+            raw = ctypes.create_string_buffer(256)
+            try:
+                self.call(prefix + "get_" + key, raw, 256)
+                answer[key] = text(raw.value)
+            except DcmiFailed as error:
+                if not absent(error):
+                    raise
+        return answer
+
+    def places(self):
+        """Yield (Chip, None), or (Chip, error) for a card that does not tell how many chips it has."""
+        count, found = c_int(0), (c_int * MAX_CARDS)()
+        if self.second:
+            self.call("dcmiv2_get_device_list", found, ctypes.byref(count), MAX_CARDS)
+            for number in range(min(count.value, MAX_CARDS)):
+                yield Chip(found[number], 0, (found[number],)), None
+            return
+        name = "dcmi_get_card_list" if self.has("dcmi_get_card_list") else "dcmi_get_card_num_list"
+        self.call(name, ctypes.byref(count), found, MAX_CARDS)
+        for card_id in found[: min(count.value, MAX_CARDS)]:
+            devices = c_int(0)
+            try:
+                self.call("dcmi_get_device_num_in_card", card_id, ctypes.byref(devices))
+            except DcmiFailed as error:
+                yield Chip(card_id, None, (card_id, 0)), error
+                continue
+            for device_id in range(min(devices.value, MAX_DEVICES_IN_CARD)):
+                chip = Chip(card_id, device_id, (card_id, device_id))
+                if self.is_npu(chip):
+                    yield chip, None
+
+    def is_npu(self, chip):
+        """Controllers (MCU, CPU) on the card have a device id of their own; a chip that does not answer stays in the list."""
+        kind = c_uint(UNIT_NPU)
+        try:
+            self.of_chip(chip, "get_device_type", ctypes.byref(kind))
+        except DcmiFailed:
+            return True
+        return kind.value == UNIT_NPU
+
+    def ids(self, chip):
+        logic, physical = c_int(-1), c_uint(0)
+        if self.second:
+            self.call("dcmiv2_get_chip_phy_id_by_dev_id", chip.card_id, ctypes.byref(physical))
+            return chip.card_id, physical.value
+        self.call("dcmi_get_device_logic_id", ctypes.byref(logic), chip.card_id, chip.device_id)
+        self.call("dcmi_get_device_phyid_from_logicid", logic.value, ctypes.byref(physical))
+        return logic.value, physical.value
+
+
+class Reader:
+    """Fills one chip's record; an error is kept beside the values that could be read."""
+
+    def __init__(self, library, chip, record):
+        self.library, self.chip, self.record = library, chip, record
+
+    def keep(self, error):
+        if self.record["error"] is None and not absent(error):
+            self.record["error"] = error.as_dict()
+
+    def read(self, name, target, *before):
+        """target after a good call, else None."""
+        try:
+            self.library.of_chip(self.chip, name, *(before + (ctypes.byref(target),)))
+        except DcmiFailed as error:
+            self.keep(error)
+            return None
+        return target
+
+
+def each_chip(library, fill, empty):
+    """One record for each chip, whatever its neighbours do."""
+    records = []
+    for chip, error in library.places():
+        record = {"logic_id": None, "phy_id": None, "card_id": chip.card_id, "device_id": chip.device_id, "error": None}
+        record.update(empty)
+        records.append(record)
+        reader = Reader(library, chip, record)
+        if error is not None:
+            reader.keep(error)
+            continue
+        try:
+            record["logic_id"], record["phy_id"] = library.ids(chip)
+        except DcmiFailed as failed:
+            record["error"] = failed.as_dict()
+        fill(reader, record)
+    return records
+
+
+def fill_identity(reader, record):
+    info = reader.read("get_device_chip_info_v2", ChipInfoV2()) or reader.read("get_device_chip_info", ChipInfo())
+    if info is not None:
+        record["name"] = text(info.chip_name)
+        record["npu_name"] = text(info.npu_name) if isinstance(info, ChipInfoV2) else None
+        record["aicore_count"] = info.aicore_cnt
+    bus = reader.read("get_device_pcie_info_v2", PcieInfoAll()) or reader.read("get_device_pcie_info", PcieInfo())
+    if bus is not None:
+        domain = bus.domain if isinstance(bus, PcieInfoAll) else 0
+        record["pci_address"] = "%04x:%02x:%02x.%x" % (domain, bus.bdf_busid, bus.bdf_deviceid, bus.bdf_funcid)
+        for key in ("vendor", "device", "sub_vendor", "sub_device"):
+            field = key.replace("_", "").replace("vendor", "vender") + "id"  # the header's own spelling
+            record["pci_" + key] = "%04x" % getattr(bus, field)
+    die = reader.read("get_device_die_v2", DieId(), DIE_VIRTUAL)
+    if die is not None:
+        record["vdie"] = "-".join("%08X" % word for word in die.soc_die)
+    label = reader.read("get_device_elabel_info", ElabelInfo())
+    if (label is None or text(label.serial_number) is None) and not reader.library.second:
+        label = ElabelInfo()
+        try:
+            reader.library.call("dcmi_get_card_elabel_v2", reader.chip.card_id, ctypes.byref(label))
+        except DcmiFailed as error:
+            reader.keep(error)
+    if label is not None:
+        record["serial"], record["product_name"] = text(label.serial_number), text(label.product_name)
+
+
+def fill_health(reader, record):
+    state = c_uint(0)
+    try:
+        reader.library.of_chip(reader.chip, "get_device_health", ctypes.byref(state))
+        record["health_code"], record["health"] = state.value, HEALTH.get(state.value, "UNKNOWN")
+    except DcmiFailed as error:
+        reader.keep(error)
+        # The vendor's device plugin reads this answer as a dropped card, with the made-up fault 40F84E00.
+        record["dropped"] = error.value == NOT_READY
+    if state.value == HEALTH_ABSENT:
+        record["dropped"] = True
+    count, found = c_int(0), (c_uint * MAX_ERROR_CODES)()
+    try:
+        reader.library.of_chip(reader.chip, "get_device_errorcode_v2", ctypes.byref(count), found, MAX_ERROR_CODES)
+        record["error_codes"] = ["%08X" % code for code in found[: max(0, min(count.value, MAX_ERROR_CODES))]]
+    except DcmiFailed as error:
+        reader.keep(error)
+
+
+def fill_telemetry(reader, record):
+    degrees = reader.read("get_device_temperature", c_int(0))
+    record["temperature_c"] = None if degrees is None else degrees.value
+    power = reader.read("get_device_power_info", c_int(0))
+    if power is None and not reader.library.second:
+        # 310P has no power figure of the chip, only the board's, with two values that mean "could not be read".
+        power = c_int(0)
+        try:
+            reader.library.call("dcmi_mcu_get_power_info", reader.chip.card_id, ctypes.byref(power))
+            power = None if power.value in (0x7FFD, 0x7FFF) else power
+        except DcmiFailed as error:
+            reader.keep(error)
+            power = None
+    record["power_w"] = None if power is None else power.value / 10.0
+    for key, kind in (("aicore_percent", 2), ("hbm_bandwidth_percent", 10), ("vector_percent", 12), ("npu_percent", 13)):
+        rate = reader.read("get_device_utilization_rate", c_uint(0), kind)
+        record[key] = None if rate is None else rate.value
+    hbm = reader.read("get_device_hbm_info", HbmInfo())
+    if hbm is not None:
+        record["hbm_used_mib"], record["hbm_total_mib"], record["hbm_temperature_c"] = hbm.memory_usage, hbm.memory_size, hbm.temp
+    memory = reader.read("get_device_memory_info_v3", MemoryInfo())
+    if memory is not None and memory.memory_size:
+        record["memory_total_mib"] = memory.memory_size
+        record["memory_used_mib"] = max(0, memory.memory_size - memory.memory_available)
+
+
+COMMANDS = {
+    "version": Library.version,
+    "chips": lambda library: each_chip(library, fill_identity, {
+        "name": None, "npu_name": None, "aicore_count": None, "pci_address": None, "pci_vendor": None, "pci_device": None,
+        "pci_sub_vendor": None, "pci_sub_device": None, "vdie": None, "serial": None, "product_name": None,
+    }),
+    "health": lambda library: each_chip(library, fill_health, {
+        "health": None, "health_code": None, "error_codes": None, "dropped": False,
+    }),
+    "telemetry": lambda library: each_chip(library, fill_telemetry, {
+        "temperature_c": None, "power_w": None, "aicore_percent": None, "vector_percent": None, "npu_percent": None,
+        "hbm_bandwidth_percent": None, "hbm_used_mib": None, "hbm_total_mib": None, "hbm_temperature_c": None,
+        "memory_used_mib": None, "memory_total_mib": None,
+    }),
+}
+
+
+class Server:
+    """Answers one request after the other; the library is opened by the first one that needs it."""
+
+    def __init__(self, path):
+        self.path, self.library = path, None
+
+    def answer(self, request):
+        command = request.get("cmd")
+        try:
+            if self.library is None:
+                library = Library(self.path)
+                library.init()
+                self.library = library
+            if command == "open":
+                command = "version"
+            if command not in COMMANDS:
+                return {"error": {"code": "dcmi_command", "message": "there is no command %r" % (command,)}}
+            return {"result": COMMANDS[command](self.library)}
+        except DcmiFailed as error:
+            return {"error": error.as_dict()}
+        except OSError as error:
+            return {"error": {"code": "dcmi_library_unusable", "message": "%s cannot be loaded: %s" % (self.path, error)}}
+
+
+def main(path):
+    # The library prints messages of its own on stdout (such as "DrvMngGetConsoleLogLevel failed"): keep the channel clear of them.
+    channel_in, channel_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    requests = queue.Queue()
+
+    def listen():
+        with os.fdopen(channel_in, "rb") as lines:
+            for line in lines:
+                requests.put(line)
+        os._exit(0)  # nobody listens any more, and the other thread may hang in the driver
+
+    def say(message):
+        data = (json.dumps(message) + "\n").encode("ascii")
+        while data:
+            data = data[os.write(channel_out, data):]
+
+    say({"ready": os.getpid()})
+    listener = threading.Thread(target=listen)
+    listener.daemon = True
+    listener.start()
+    server = Server(path)
+    while True:
+        line = requests.get()
+        try:
+            request = json.loads(line.decode("utf-8"))
+            reply = server.answer(request)
+            reply["id"] = request.get("id")
+        except (ValueError, AttributeError) as error:
+            reply = {"id": None, "error": {"code": "dcmi_request", "message": "the request is not one JSON object: %s" % error}}
+        say(reply)
+
+
+if __name__ == "__main__":
+    main(sys.argv[-1])
