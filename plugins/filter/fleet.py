@@ -32,7 +32,7 @@ def labels(observed):
 
 
 class FilterModule:
-    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, read_probe."""
+    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, pinned_components, read_probe."""
 
     def filters(self):
         return {
@@ -41,5 +41,6 @@ class FilterModule:
             "beyond_ceiling": _plan.beyond_ceiling,
             "node_labels": labels,
             "npu_resource": resource_of,
+            "pinned_components": _in_words(_plan.pinned_components),
             "read_probe": _probe.read_probe,
         }

@@ -1,0 +1,163 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gates that a node must pass before it may take work. Private to the collection.
+
+`judge` is pure: observation, pins and the two probes in, verdicts out. `probe_container` and `probe_plugin` are the two looks
+from outside: what a container really sees, and what the plugin says of its stream to the kubelet.
+"""
+
+import json
+import os
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
+
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
+
+#: Gate, what it proves. L4 (a pod) and L5 (a baseline of speed) need a cluster and are not part of this release.
+GATES = (("L0", "host"), ("L1", "driver"), ("L2", "container"), ("L3", "plugin"))
+PROBE_IMAGE = "npu-fleet-gate"
+#: Folders of the node that a container needs to run the node's own `ls`; bound read-only into an empty image, so no registry is needed.
+PROBE_BINDS = ("/usr", "/bin", "/lib", "/lib64")
+#: An archive without members: two zero blocks (POSIX pax, "end-of-archive").
+EMPTY_TAR = "\0" * 1024
+
+
+def _check(name, passed, detail):
+    return {"name": name, "passed": bool(passed), "detail": detail}
+
+
+def same_version(left, right):
+    """Whether two version texts mean the same version (24.1.RC1 and 24.1.rc1 do); None equals nothing."""
+    return bool(left) and bool(right) and compare(left, right) == 0
+
+
+def _host_checks(npu, wanted):
+    yield _check("npu present", npu["present"], "%d PCI function(s)" % len(npu["chips"]))
+    yield _check("one chip family", npu["family"] is not None, npu["family"] or ", ".join(npu["families"]) or "none")
+    yield _check("no reboot pending", not npu["reboot_required"], "; ".join(npu["reboot_reasons"]) or "nothing pending")
+    if wanted.get("runtime"):
+        engines = npu["engines"]
+        yield _check("container engine", engines and engines[0]["active"],
+                     "%s %s" % (engines[0]["name"], engines[0].get("error") or "active") if engines else "none found")
+
+
+def _driver_checks(npu, wanted):
+    query = npu["query"]
+    error = query.get("error") or {}
+    yield _check("driver answers", query["ok"], "by %s" % query["source"] if query["ok"] else error.get("message", "no answer"))
+    for component, version in sorted(wanted["versions"].items()):
+        seen = npu["components"].get(component) or {"state": "absent", "version": None}
+        detail = "pinned %s, on disk %s (%s)" % (version, seen["version"], seen["state"])
+        good = seen["state"] == "present" and same_version(seen["version"], version)
+        if component in ("driver", "firmware"):
+            running = npu["versions"][component]["running"]
+            detail += ", running %s" % running
+            good = good and same_version(running, version)
+        yield _check(component, good, detail)
+    dark = [c["pci_address"] for c in npu["chips"] if not all(c["evidence"].values())]
+    yield _check("every chip has driver and node", npu["chips"] and not dark, "missing on %s" % ", ".join(dark) if dark else
+                 "%d of %d" % (len(npu["chips"]), len(npu["chips"])))
+    ill = ["%s %s" % (c["device_node"] or c["pci_address"], c["health"]) for c in npu["chips"] if c["health"] != "OK"]
+    yield _check("chip health", len(ill) <= wanted.get("unhealthy_allowed", 0), ", ".join(ill) or "all OK")
+
+
+def _container_checks(probe):
+    if probe.get("error"):
+        yield _check("container starts", False, probe["error"])
+        return
+    yield _check("container starts", True, "runtime %s" % probe["runtime"])
+    yield _check("container sees exactly what it asked for", set(probe["seen"]) == set(probe["expected"]),
+                 "asked for chip %s, expected %s, saw %s" % (probe["asked"], " ".join(sorted(probe["expected"])), " ".join(sorted(probe["seen"]))))
+
+
+def _plugin_checks(npu, probe):
+    agent = npu["agent"]
+    yield _check("agent runs", agent["active"], "version %s" % agent["version"] if agent["active"] else "npu-agent.service is not active")
+    if probe.get("error"):
+        yield _check("plugin ready", False, probe["error"])
+        return
+    status = probe["status"]
+    yield _check("registered with the kubelet", status.get("registered") and status.get("stream_open"),
+                 "%s, %s" % (status.get("resource"), "; ".join(status.get("reasons") or []) or "kubelet listens"))
+    fit = sum(1 for c in npu["chips"] if c["health"] == "OK")
+    yield _check("plugin and driver agree", status.get("healthy") == fit and status.get("total") == len(npu["chips"]),
+                 "plugin %s of %s healthy, driver %d of %d" % (status.get("healthy"), status.get("total"), fit, len(npu["chips"])))
+
+
+def judge(npu, wanted, container=None, plugin=None):
+    """Verdicts of the gates named in ``wanted["gates"]``.
+
+    ``npu``: as npu_info returns it. ``wanted``: ``{"gates": ["L0"...], "versions": {component: version}, "runtime": name or None,
+    "unhealthy_allowed": int}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate
+    after a failed one is judged too, so that an operator sees everything at once.
+    """
+    of = {
+        "L0": lambda: _host_checks(npu, wanted),
+        "L1": lambda: _driver_checks(npu, wanted),
+        "L2": lambda: _container_checks(container or {"error": "no container was tried"}),
+        "L3": lambda: _plugin_checks(npu, plugin or {"error": "the plugin was not asked"}),
+    }
+    verdicts = []
+    for gate, name in GATES:
+        if gate in wanted["gates"]:
+            checks = list(of[gate]())
+            verdicts.append({"gate": gate, "name": name, "passed": all(c["passed"] for c in checks), "checks": checks})
+    return verdicts
+
+
+def npu_nodes(names, managers):
+    """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
+    return sorted(n for n in names if n in managers or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
+
+
+def probe_container(run, docker, runtime, chip, managers, dev_root="/dev", timeout=60):
+    """Start one container with the NPU runtime for one chip and list the NPU nodes it sees.
+
+    The image is empty and made on the spot, with the node's own /usr bound read-only: works without any registry.
+    """
+    answer = {"runtime": runtime, "asked": chip, "seen": [], "expected": [], "error": None}
+    answer["expected"] = npu_nodes(["davinci%d" % chip] + [m for m in managers if os.path.exists(os.path.join(dev_root, m))], managers)
+    made = run([docker, "import", "-", PROBE_IMAGE], timeout, stdin=EMPTY_TAR)
+    if made.rc != 0:
+        answer["error"] = "docker import of an empty image failed: %s" % made.stderr.strip()
+        return answer
+    binds = [arg for path in PROBE_BINDS if os.path.isdir(path) for arg in ("--volume", "%s:%s:ro" % (path, path))]
+    try:
+        shown = run([docker, "run", "--rm", "--pull", "never", "--network", "none", "--runtime", runtime,
+                     "--env", "ASCEND_VISIBLE_DEVICES=%d" % chip] + binds + [PROBE_IMAGE, "/bin/ls", "-1", "/dev"], timeout)
+    finally:
+        run([docker, "rmi", "--force", PROBE_IMAGE], timeout)
+    if shown.timed_out:
+        answer["error"] = "the container did not end within %d s" % timeout
+    elif shown.rc != 0:
+        answer["error"] = "docker run with runtime %s failed: %s" % (runtime, shown.stderr.strip()[-500:])
+    else:
+        answer["seen"] = npu_nodes(shown.stdout.split(), managers)
+    return answer
+
+
+def probe_plugin(url, timeout=5):
+    """What the agent's /readyz says, ready or not: ``{"status": {...}}`` or ``{"error": text}``. Never through a proxy."""
+    opener = build_opener(ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as answer:
+            body = answer.read()
+    except HTTPError as error:
+        body = error.read()  # 503 with the reasons in its body
+    except (OSError, ValueError) as error:
+        return {"error": "%s does not answer: %s" % (url, error)}
+    try:
+        return {"status": json.loads(body.decode("utf-8"))}
+    except ValueError:
+        return {"error": "%s answered something that is not JSON" % url}
+
+
+def require_known(gates):
+    """FleetError for a gate name that does not exist."""
+    unknown = sorted(set(gates) - set(g for g, unused in GATES))
+    if unknown:
+        raise FleetError("Unknown gate %s." % ", ".join(unknown), code="unknown_gate", phase="verify", observed=unknown,
+                         hint="Known gates: %s." % ", ".join(g for g, unused in GATES))
