@@ -1,0 +1,47 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Masking of credentials in text that may reach a result, a log or an error. Private to the collection.
+
+A node uses it for the engine's own messages (dockerd quotes values of daemon.json in them), the controller for diffs.
+"""
+
+import re
+
+MASK = "********"
+
+SECRET_KEY = re.compile(
+    r"token|passw(?:or)?d|passphrase|secret|credential|^auths?$|api[-_]?key|private[-_]?key|access[-_]?key", re.IGNORECASE
+)
+
+# user:password@ in an address, with or without a scheme.
+_USERINFO = re.compile(r"(?<![^\s\"'/\[(,=])([^\s\"'/@:\[\](),=]+):([^\s\"'/@]+)@")
+_USERINFO_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'/@]+@")
+_ASSIGNMENT = re.compile(
+    r"(?P<key>[\w.-]*(?:token|passw(?:or)?d|passphrase|secret|credential|api[-_]?key|private[-_]?key|access[-_]?key)[\w.-]*)"
+    r"(?P<middle>[\"']?\s*[=:]\s*)(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;&\"'\]})]+)",
+    re.IGNORECASE,
+)
+
+
+def is_secret_key(key):
+    """Return whether the value of ``key`` is a credential."""
+    return SECRET_KEY.search(key) is not None
+
+
+def mask_text(text):
+    """Return free text with the passwords of addresses and of ``name=value`` pairs masked."""
+    text = _USERINFO_URL.sub(lambda match: match.group("scheme") + MASK + "@", text)
+    text = _USERINFO.sub(MASK + "@", text)
+    return _ASSIGNMENT.sub(lambda match: match.group("key") + match.group("middle") + MASK, text)
+
+
+def mask_value(value, key=""):
+    """Return a JSON value with its credentials masked."""
+    if isinstance(value, dict):
+        return {name: mask_value(inner, key if is_secret_key(key) else name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [mask_value(inner, key) for inner in value]
+    if value is not None and is_secret_key(key):
+        return MASK
+    return mask_text(value) if isinstance(value, str) else value
