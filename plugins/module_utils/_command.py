@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The only place on a node that starts a process. Private to the collection.
 
-``run`` is for short commands that are waited for. ``run_vendor`` (in ``_detached.py``, offered here) is for package installers.
+``run`` is for short commands that are waited for. ``_detached.run_vendor`` is for package installers, which must survive us.
 """
 
 import os
@@ -108,6 +108,11 @@ def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
                 _close(stream)
     stdout, stderr = (outputs[stream].value().decode("utf-8", "replace") for stream in (process.stdout, process.stderr))
     return Result(argv, process.returncode, stdout, stderr, timed_out, time.monotonic() - started)
+
+
+def spawn(argv, env, cwd, stdin, output):
+    """Start ``argv`` in a session of its own with these open files, and return it; for a caller that waits by itself."""
+    return subprocess.Popen(argv, stdin=stdin, stdout=output, stderr=output, env=env, cwd=cwd, start_new_session=True)
 
 
 def kill_group(pgid):
