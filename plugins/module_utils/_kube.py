@@ -1,0 +1,222 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes of a cluster through the kubernetes client. Runs on the controller only. Private to the collection."""
+
+import ipaddress
+import json
+import os
+import random
+import time
+import traceback
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from ansible_collections.npu.fleet.plugins.module_utils import _kube_node
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+
+IMPORT_ERROR = None
+try:
+    import urllib3.exceptions
+    import yaml
+    from kubernetes import client, config
+    from kubernetes.client.rest import ApiException
+    from kubernetes.config.config_exception import ConfigException
+except ImportError:
+    IMPORT_ERROR = traceback.format_exc()
+
+_VERBS = {"get": "read", "patch": "change"}
+_BUSY = (429, 503, 504)
+_LONGEST_PAUSE = 2.0
+
+
+def is_loopback(url):
+    """Say if a URL names this machine."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def without_userinfo(url):
+    """Return a URL without name and password."""
+    parts = urlsplit(url)
+    return url if "@" not in parts.netloc else parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _config_error(message, path, hint=None, observed=None):
+    return FleetError(message, code="kube_config", object=path, observed=observed, hint=hint)
+
+
+def load_configuration(kubeconfig, context):
+    """Return the client's configuration for one context of a kubeconfig. No text of the file gets into an error."""
+    path = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    missing = [part for part in path.split(os.pathsep) if part and not os.path.exists(os.path.expanduser(part))]
+    if kubeconfig and missing or len(missing) == len(path.split(os.pathsep)):
+        raise _config_error("There is no kubeconfig at %s on the controller." % path, path,
+                            hint="Set 'kubeconfig' to a file that the user who runs the playbook can read.")
+    configuration = client.Configuration()
+    try:
+        config.load_kube_config(config_file=path, context=context, client_configuration=configuration, persist_config=False)
+    except yaml.YAMLError as error:
+        # The parser's own text quotes the file, so only the place is told.
+        mark = getattr(error, "problem_mark", None)
+        place = " (line %d)" % (mark.line + 1) if mark else ""
+        raise _config_error("The kubeconfig %s is not YAML%s." % (path, place), path,
+                            hint="Check it with 'kubectl --kubeconfig %s config view'." % path) from None
+    except ConfigException as error:
+        raise _config_error("The kubeconfig %s cannot be used%s: %s" % (path, " with context %s" % context if context else "", error), path,
+                            hint="See 'kubectl --kubeconfig %s config get-contexts'." % path) from None
+    except OSError as error:
+        raise _config_error("The kubeconfig %s cannot be read: %s." % (path, error.strerror or type(error).__name__), path) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _config_error("The kubeconfig %s has not the form of a kubeconfig (%s)." % (path, type(error).__name__), path,
+                            hint="Check it with 'kubectl --kubeconfig %s config view'." % path) from None
+    if is_loopback(configuration.host) and configuration.proxy in getproxies().values():
+        # A proxy of the environment cannot know what listens on this machine; one named in the kubeconfig is somebody's decision.
+        configuration.proxy = None
+    configuration.retries = 0
+    return configuration
+
+
+def secrets(configuration):
+    """Return the values of a configuration that must never be printed."""
+    values = set()
+    for text in list((configuration.api_key or {}).values()) + [getattr(configuration, "password", None)]:
+        if text:
+            values.update(word for word in text.split() if len(word) > 8)
+    for url in (configuration.host, configuration.proxy):
+        password = urlsplit(url).password if url else None
+        if password:
+            values.add(password)
+    return values
+
+
+def _cause(error):
+    """Return the innermost reason of a urllib3 error in words."""
+    while getattr(error, "reason", None) is not None and isinstance(error.reason, Exception):
+        error = error.reason
+    # In urllib3 1.x a refused connection is a kind of ConnectTimeoutError too.
+    if isinstance(error, urllib3.exceptions.TimeoutError) and not isinstance(error, urllib3.exceptions.NewConnectionError):
+        return "no answer in time"
+    text = str(error)
+    # "<urllib3...HTTPSConnection object at 0x7f..>: Failed to establish a new connection: [Errno 111] Connection refused"
+    return text.rpartition(">: ")[2] or type(error).__name__
+
+
+class NodeApi:
+    """get and patch of Nodes, with one deadline for all that is done through it. Errors are FleetError."""
+
+    def __init__(self, configuration, timeout):
+        self.host = without_userinfo(configuration.host)
+        self._proxy = without_userinfo(configuration.proxy) if configuration.proxy else None
+        self._api = client.CoreV1Api(client.ApiClient(configuration))
+        self._timeout = timeout
+        self._end = time.monotonic() + timeout
+
+    def get(self, name):
+        """Return the Node as the server has it."""
+        return self._call("get", name, lambda seconds: self._api.read_node(name, _preload_content=False, _request_timeout=seconds))
+
+    def patch(self, name, body):
+        """Send a strategic merge patch (what the client chooses for a mapping); return the Node as it is afterwards."""
+        return self._call("patch", name, lambda seconds: self._api.patch_node(
+            name, body, _preload_content=False, _request_timeout=seconds))
+
+    def left(self):
+        """Seconds to the deadline."""
+        return self._end - time.monotonic()
+
+    def _call(self, verb, name, request):
+        pause = 0.25
+        while True:
+            try:
+                return self._node(request(max(self.left(), 0.1)), verb, name)
+            except ApiException as error:
+                if error.status not in _BUSY or self.left() < pause:
+                    raise self._refusal(error, verb, name) from None
+            except urllib3.exceptions.HTTPError as error:
+                raise self._unreachable(error, verb, name) from None
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _node(self, response, verb, name):
+        try:
+            node = json.loads(response.data.decode("utf-8"))
+        except ValueError:
+            node = None
+        kind = node.get("kind") if isinstance(node, dict) else None
+        if kind != "Node":
+            raise FleetError("%s does not answer as a Kubernetes API: asked for Node '%s', it sent something else." % (self.host, name),
+                             code="kube_error", phase=verb, object=name, observed=kind,
+                             hint="Check 'server' of the context in the kubeconfig.")
+        return node
+
+    def _unreachable(self, error, verb, name):
+        way = " through the proxy %s" % self._proxy if self._proxy else ""
+        hint = "Check 'server' of the context in the kubeconfig, and from the controller: curl -k %s/version" % self.host
+        if self._proxy:
+            hint += ". If the API is to be reached directly, add its address to NO_PROXY."
+        return FleetError("Cannot reach the Kubernetes API at %s%s: %s." % (self.host, way, _cause(error).rstrip(".")),
+                          code="kube_unreachable", phase=verb, object=name, observed=self.host, hint=hint)
+
+    def _refusal(self, error, verb, name):
+        """Turn the server's Status into an error that says what to do."""
+        try:
+            told = json.loads(error.body)
+            told = told if isinstance(told, dict) else {}
+        except (TypeError, ValueError):
+            told = {}
+        message = told.get("message") or error.reason or "no reason given"
+        fields = {"phase": verb, "object": name, "observed": "HTTP %s: %s" % (error.status, message)}
+        if error.status == 401:
+            return FleetError("The Kubernetes API at %s does not know the credential of the kubeconfig." % self.host,
+                              code="kube_unauthorized", **fields,
+                              hint="The token or certificate is wrong or has expired: get a fresh kubeconfig.")
+        if error.status == 403:
+            return FleetError(
+                "The Kubernetes API at %s forbids to %s the Node '%s': the user of the kubeconfig lacks the verb '%s' on resource 'nodes'."
+                % (self.host, _VERBS[verb], name, verb), code="kube_forbidden", **fields,
+                hint="Grant it: kubectl create clusterrole npu-fleet --verb=get,patch --resource=nodes; then bind it to that user.")
+        if error.status == 404 and told.get("kind") == "Status":
+            return FleetError("The cluster at %s has no Node '%s'." % (self.host, name), code="node_not_found", **fields,
+                              hint="See 'kubectl get nodes': its name may differ from the inventory's, and it appears when its kubelet joins.")
+        if error.status == 409:
+            return FleetError("The Node '%s' was changed by another writer in between." % name, code="kube_conflict", **fields)
+        return FleetError("The Kubernetes API at %s refused to %s the Node '%s': HTTP %s, %s." % (
+            self.host, _VERBS[verb], name, error.status, str(message).rstrip(".")), code="kube_error", **fields)
+
+
+def ensure(api, name, want, check_mode=False):
+    """Bring the user's keys of one Node to what is wanted: read, decide, patch; again from the start where another writer was faster.
+
+    Returns {"before", "after", "changed", "node"}; node is the Node as last seen (in check mode: unchanged).
+    """
+    attempts = 0
+    while True:
+        attempts += 1
+        node = api.get(name)
+        step = _kube_node.plan(node, want)
+        if step["patch"] is None or check_mode:
+            return {"before": step["before"], "after": step["after"], "changed": step["patch"] is not None, "node": node}
+        try:
+            node = api.patch(name, step["patch"])
+        except FleetError as error:
+            if error.code != "kube_conflict":
+                raise
+            if api.left() <= 0:
+                raise FleetError("The Node '%s' was changed by other writers each of %d times we tried." % (name, attempts),
+                                 code="kube_conflict", phase="patch", object=name, observed=error.observed,
+                                 hint="Find the other writer: kubectl get node %s -o yaml --show-managed-fields" % name) from None
+            # Two writers that both wait the same time would meet again.
+            time.sleep(random.uniform(0.02, 0.2))  # noqa: S311
+            continue
+        after = _kube_node.view(node, want)
+        if after != step["after"]:
+            raise FleetError("The API accepted the change of Node '%s' but shows other values than were sent." % name, code="kube_error",
+                             phase="patch", object=name, observed=after,
+                             hint="An admission webhook or another controller owns one of these keys.")
+        return {"before": step["before"], "after": after, "changed": True, "node": node}

@@ -1,0 +1,289 @@
+#!/usr/bin/python
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels, annotations and taints of one Node."""
+
+DOCUMENTATION = r"""
+module: node_labels
+short_description: Labels, annotations and taints of one Kubernetes Node
+version_added: 0.1.0
+description:
+  - Puts labels, annotations and taints on one Node of a Kubernetes cluster, or takes them off.
+  - It owns only the keys it was given. Everything else on the Node stays as it is, whoever wrote it.
+  - Runs on the controller. Delegate it to C(localhost); the node itself needs neither credentials nor a Kubernetes client.
+  - Without any labels, annotations or taints it only reads, and returns what the Node reports.
+extends_documentation_fragment:
+  - npu.fleet._attributes
+attributes:
+  check_mode:
+    support: full
+    details: The Node is read, nothing is sent.
+  diff_mode:
+    support: full
+    details: Shows the given keys only.
+  idempotent:
+    support: full
+  platform:
+    platforms: posix
+requirements:
+  - kubernetes >= 24.2 (Python package, on the controller)
+options:
+  name:
+    description:
+      - The Node's name in the cluster. It often is the host name, but need not be.
+    type: str
+    required: true
+  state:
+    description:
+      - With V(present) the given keys get the given values.
+      - With V(absent) the given keys are taken off, whatever their values are.
+    type: str
+    choices: [present, absent]
+    default: present
+  labels:
+    description:
+      - Labels by key. A value must be text or a whole number; write V("true") in quotes.
+      - With O(state=absent) values do not matter and may be empty.
+    type: dict
+  annotations:
+    description:
+      - Annotations by key, values as for O(labels).
+    type: dict
+  taints:
+    description:
+      - Taints. A taint is known by its key and effect together; other taints of the Node stay.
+      - Taints are one list in the API, so the change names the version of the Node that was read. If another writer was faster, it is done
+        again on the newer Node until O(timeout).
+    type: list
+    elements: dict
+    suboptions:
+      key:
+        description: The taint's key.
+        type: str
+        required: true
+      value:
+        description: The taint's value.
+        type: str
+      effect:
+        description:
+          - The taint's effect. Needed with O(state=present).
+          - Left out with O(state=absent) it means every effect of this key.
+        type: str
+        choices: [NoSchedule, PreferNoSchedule, NoExecute]
+  kubeconfig:
+    description:
+      - Path of the kubeconfig on the controller.
+      - If not given, the environment variable E(KUBECONFIG) and then C(~/.kube/config) are used.
+      - Its user needs the verbs C(get) and C(patch) on C(nodes).
+    type: path
+  context:
+    description:
+      - Context of the kubeconfig. If not given, its current context.
+    type: str
+  timeout:
+    description:
+      - Seconds for everything together, including tries after a conflict or while the API is busy.
+    type: int
+    default: 30
+seealso:
+  - module: npu.fleet.npu_info
+notes:
+  - A proxy of the environment is used for the API as the kubernetes client understands it (E(HTTPS_PROXY), E(NO_PROXY)), but never for an
+    API on the controller itself (loopback). C(proxy-url) of a kubeconfig is always honoured.
+  - Labels are written by the controller only where the agent runs as a systemd service. As DaemonSet the agent writes them itself.
+author:
+  - npu.fleet contributors (@npu-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Label the Node by its NPU family
+  npu.fleet.node_labels:
+    name: "{{ inventory_hostname }}"
+    labels:
+      npu.fleet/family: a2
+      npu.fleet/chips: "8"
+    kubeconfig: ~/.kube/config
+  delegate_to: localhost
+
+- name: Keep new work away while the driver changes
+  npu.fleet.node_labels:
+    name: node-01
+    taints:
+      - key: npu.fleet/maintenance
+        value: driver
+        effect: NoSchedule
+  delegate_to: localhost
+
+- name: Take the taint off again, whatever its effect
+  npu.fleet.node_labels:
+    name: node-01
+    state: absent
+    taints:
+      - key: npu.fleet/maintenance
+  delegate_to: localhost
+
+- name: Only look what the Node offers
+  npu.fleet.node_labels:
+    name: node-01
+  delegate_to: localhost
+  register: node
+"""
+
+RETURN = r"""
+before:
+  description: The given keys as they were on the Node.
+  returned: success
+  type: dict
+  contains: &keys
+    labels:
+      description: Labels by key; a key that is not on the Node is left out.
+      returned: success
+      type: dict
+      sample: {"npu.fleet/family": "a2"}
+    annotations:
+      description: Annotations by key.
+      returned: success
+      type: dict
+      sample: {"npu.fleet/release": "a2-25.5.0"}
+    taints:
+      description: Taints with the given keys and effects.
+      returned: success
+      type: list
+      elements: dict
+      sample: [{"key": "npu.fleet/maintenance", "value": "driver", "effect": "NoSchedule"}]
+after:
+  description: The given keys as they are now; in check mode as they would be.
+  returned: success
+  type: dict
+  contains: *keys
+node:
+  description: What the Node reports.
+  returned: success
+  type: dict
+  contains:
+    name:
+      description: Its name.
+      returned: success
+      type: str
+      sample: node-01
+    allocatable:
+      description: What the scheduler may give away, by resource name.
+      returned: success
+      type: dict
+      sample: {"cpu": "64", "huawei.com/Ascend910": "8", "memory": "263836472Ki", "pods": "110"}
+    capacity:
+      description: What the Node has in all, by resource name.
+      returned: success
+      type: dict
+      sample: {"cpu": "64", "huawei.com/Ascend910": "8", "memory": "263938872Ki", "pods": "110"}
+    ready:
+      description: If its kubelet reports it ready. Null where nobody reports, or the report is too old to count.
+      returned: success
+      type: bool
+      sample: true
+    unschedulable:
+      description: If it is cordoned.
+      returned: success
+      type: bool
+      sample: false
+error:
+  description: What went wrong, in fields.
+  returned: failure
+  type: dict
+  contains:
+    code:
+      description:
+        - One word for the kind of failure. V(kube_config), V(kube_unreachable), V(kube_unauthorized), V(kube_forbidden), V(node_not_found),
+          V(kube_conflict), V(kube_error), V(invalid_label), V(invalid_annotation), V(invalid_taint), V(invalid_node_name).
+      returned: failure
+      type: str
+      sample: kube_forbidden
+    message:
+      description: What is wrong.
+      returned: failure
+      type: str
+      sample: The cluster at https://192.0.2.10:6443 has no Node 'node-01'.
+    phase:
+      description: The verb that failed.
+      returned: failure
+      type: str
+      sample: patch
+    object:
+      description: The Node, key or file it is about.
+      returned: failure
+      type: str
+      sample: node-01
+    observed:
+      description: What was seen.
+      returned: failure
+      type: raw
+      sample: "HTTP 404: nodes \"node-01\" not found"
+    hint:
+      description: What mends it.
+      returned: failure
+      type: str
+      sample: "See 'kubectl get nodes'."
+"""
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_node
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+
+
+def argument_spec():
+    """Return the options of the module."""
+    return {
+        "name": {"type": "str", "required": True},
+        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        "labels": {"type": "dict"},
+        "annotations": {"type": "dict"},
+        "taints": {
+            "type": "list",
+            "elements": "dict",
+            "options": {
+                # Names of taints, no secrets: said because 'key' looks like one.
+                "key": {"type": "str", "required": True, "no_log": False},
+                "value": {"type": "str"},
+                "effect": {"type": "str", "choices": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+            },
+        },
+        "kubeconfig": {"type": "path"},
+        "context": {"type": "str"},
+        "timeout": {"type": "int", "default": 30},
+    }
+
+
+def run(params, check_mode, hide):
+    """Do it; returns the result of the module. hide gets the secrets of the kubeconfig, to be masked everywhere."""
+    name = _kube_node.node_name(params["name"])
+    want = _kube_node.wanted(params)
+    configuration = _kube.load_configuration(params["kubeconfig"], params["context"])
+    hide(_kube.secrets(configuration))
+    done = _kube.ensure(_kube.NodeApi(configuration, params["timeout"]), name, want, check_mode)
+    header = "Node %s" % name
+    return {
+        "changed": done["changed"],
+        "before": done["before"],
+        "after": done["after"],
+        "diff": {"before": done["before"], "after": done["after"], "before_header": header, "after_header": header},
+        "node": dict(_kube_node.status(done["node"]), name=name),
+    }
+
+
+def main():
+    """Run as an Ansible module."""
+    module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
+    if _kube.IMPORT_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes", reason="to talk to the cluster from the controller. "
+                                                  "Install it with: pip install kubernetes"), exception=_kube.IMPORT_ERROR)
+    try:
+        result = run(module.params, module.check_mode, module.no_log_values.update)
+    except FleetError as error:
+        fail(module, error)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Stand-in for the Kubernetes API server, for Nodes only. See README.md beside this file."""
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kube_store import PATCHES, ApiError, Store
+
+VERSION = {"major": "1", "minor": "31", "gitVersion": "v1.31.0+standin", "gitCommit": "", "gitTreeState": "clean",
+           "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "linux/amd64"}
+OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
+METHOD_VERBS = {"PATCH": "patch", "PUT": "update", "POST": "create", "DELETE": "delete"}
+ALL_VERBS = ("get", "list", "create", "update", "patch", "delete")
+DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+        {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "shortNames": ["no"], "verbs": list(ALL_VERBS)},
+        {"name": "nodes/status", "singularName": "", "namespaced": False, "kind": "Node", "verbs": ["get", "patch", "update"]}]},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request: who asks, what for, may they, do it."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "kube-api-standin"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *args):
+        pass
+
+    def _answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        path = unquote(url.path).rstrip("/") or "/"
+        try:
+            self.server.note(self.command, path)
+            if path in OPEN_PATHS[:3]:
+                return self._send(200, b"ok", "text/plain")
+            user = self._user(path)
+            if path == "/version":
+                return self._send_json(200, VERSION)
+            if path in DISCOVERY and self.command == "GET":
+                return self._send_json(200, DISCOVERY[path])
+            parts = path.strip("/").split("/")
+            if parts[:3] != ["api", "v1", "nodes"] or len(parts) > 5 or parts[4:] not in ([], ["status"]):
+                raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
+            name, subresource = (parts[3:4] or [None])[0], (parts[4:] or [None])[0]
+            verb = METHOD_VERBS.get(self.command) or ("get" if name else "list")
+            self._may(user, verb, name, subresource)
+            query = dict(parse_qsl(url.query))
+            code, result = self._do(verb, name, subresource, query, body)
+            self.server.after(verb, name)
+            return self._send_json(code, result)
+        except ApiError as error:
+            return self._send_json(error.code, error.body())
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
+
+    def _user(self, path):
+        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+        user = self.server.tokens.get(token) if scheme == "Bearer" else None
+        if user is None and path not in OPEN_PATHS:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        return user
+
+    def _may(self, user, verb, name, subresource):
+        if verb not in user["verbs"]:
+            resource = "nodes/status" if subresource else "nodes"
+            what = f'nodes "{name}" is' if name else "nodes is"
+            message = f'{what} forbidden: User "{user["name"]}" cannot {verb} resource "{resource}" in API group "" at the cluster scope'
+            raise ApiError(403, "Forbidden", message, {"name": name, "kind": "nodes"} if name else {"kind": "nodes"})
+
+    def _do(self, verb, name, subresource, query, body):
+        store = self.server.store
+        if query.get("watch") in ("1", "true"):
+            raise ApiError(405, "MethodNotAllowed", "this stand-in has no watch")
+        if verb == "list":
+            items = store.list(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+            return 200, {"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": store.version()}, "items": items}
+        if verb == "get":
+            return 200, store.get(name)
+        if verb == "delete":
+            node = store.delete(name)
+            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                         "details": {"name": name, "kind": "nodes", "uid": node["metadata"]["uid"]}}
+        dry_run = query.get("dryRun") == "All"
+        content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
+        if verb == "patch" and content_type not in PATCHES:
+            raise ApiError(415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media types include: "
+                           + ", ".join(sorted(PATCHES)))
+        try:
+            sent = json.loads(body)
+        except ValueError as error:
+            raise ApiError(400, "BadRequest", f"error decoding: {error}") from error
+        if not isinstance(sent, list if content_type == "application/json-patch+json" else dict):
+            raise ApiError(400, "BadRequest", "the body has the wrong form for its Content-Type")
+        if verb == "patch":
+            return 200, store.patch(name, content_type, sent, subresource, dry_run)
+        if verb == "update":
+            return 200, store.replace(name, sent, subresource, dry_run)
+        if name:
+            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        return 201, store.create(sent, dry_run)
+
+    def _send_json(self, code, value):
+        self._send(code, json.dumps(value).encode(), "application/json")
+
+    def _send(self, code, data, content_type):
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+class ApiServer(ThreadingHTTPServer):
+    """The server; usable in a test as a context manager: `with ApiServer() as api: api.kubeconfig(path)`."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address=("127.0.0.1", 0), tls_dir=None):
+        super().__init__(address, Handler)
+        self.store = Store()
+        self.tokens = {}
+        self.requests = []
+        self.after = lambda verb, name: None
+        self._thread = None
+        self._ca = None
+        if tls_dir is not None:
+            self._ca = make_certificate(Path(tls_dir), self.server_address[0])
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._ca, self._ca.with_suffix(".key"))
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+
+    def note(self, method, path):
+        self.requests.append((method, path))
+
+    @property
+    def url(self):
+        host, port = self.server_address[:2]
+        return f"{'https' if self._ca else 'http'}://{host}:{port}"
+
+    def add_user(self, name, verbs=ALL_VERBS, token=None):
+        """Return the token of a new user who may do these verbs on nodes and nodes/status."""
+        token = token or secrets.token_hex(24)
+        self.tokens[token] = {"name": name, "verbs": tuple(verbs)}
+        return token
+
+    def add_node(self, name, labels=None, capacity=None):
+        """Create a Node as a kubelet does when it joins, without any condition: nobody reports here."""
+        capacity = {"cpu": "8", "memory": "16777216Ki", "pods": "110", **(capacity or {})}
+        own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        return self.store.create({
+            "metadata": {"name": name, "labels": {**own, **(labels or {})}},
+            "status": {"capacity": capacity, "allocatable": dict(capacity)}})
+
+    def kubeconfig(self, path, token, name="standin"):
+        """Write a kubeconfig that only its owner can read."""
+        cluster = {"server": self.url}
+        if self._ca:
+            cluster["certificate-authority-data"] = base64.b64encode(self._ca.read_bytes()).decode()
+        text = json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": name, "preferences": {},
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": self.tokens[token]["name"], "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": self.tokens[token]["name"]}}]}, indent=1)
+        path = Path(path)
+        new = path.with_name(path.name + ".new")
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        new.replace(path)
+        return path
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+def make_certificate(folder, host):
+    """Make a self-signed certificate for this address with the openssl command; its key lies beside it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    certificate = folder / "api.crt"
+    kind = "IP" if host.replace(".", "").isdigit() else "DNS"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
+                    "-subj", "/CN=kube-api-standin", "-addext", f"subjectAltName={kind}:{host}", "-keyout", certificate.with_suffix(".key"),
+                    "-out", certificate], check=True, capture_output=True)
+    return certificate
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--listen", default="127.0.0.1:6443", metavar="ADDRESS:PORT", help="port 0 takes a free one (default: %(default)s)")
+    parser.add_argument("--kubeconfig", required=True, help="file to write for the user 'admin', once the server listens")
+    parser.add_argument("--viewer-kubeconfig", help="the same for the user 'viewer', who may only get and list")
+    parser.add_argument("--node", action="append", default=[], metavar="NAME", help="a Node that is there from the start; may be repeated")
+    parser.add_argument("--tls", metavar="DIR", help="speak https with a certificate made in DIR (needs the openssl command)")
+    options = parser.parse_args()
+    address, _, port = options.listen.rpartition(":")
+    server = ApiServer((address, int(port)), options.tls)
+    for name in options.node:
+        server.add_node(name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if options.viewer_kubeconfig:
+        server.kubeconfig(options.viewer_kubeconfig, server.add_user("viewer", ("get", "list")))
+    server.kubeconfig(options.kubeconfig, server.add_user("admin"))
+    print(f"kube API stand-in listens on {server.url}", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module itself, from its arguments to its result."""
+
+import json
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import TOKEN
+
+from ansible_collections.npu.fleet.plugins.module_utils import _kube
+from ansible_collections.npu.fleet.plugins.modules import node_labels
+
+
+@pytest.fixture
+def run(kubeconfig, capsys):
+    def call(**arguments):
+        with patch_module_args({"name": "node-01", "kubeconfig": kubeconfig, **arguments}), pytest.raises(SystemExit) as end:
+            node_labels.main()
+        text = capsys.readouterr().out
+        assert TOKEN not in text
+        result = json.loads(text)
+        assert bool(result.get("failed")) == bool(end.value.code)
+        return result
+    return call
+
+
+def test_result(api, run):
+    result = run(labels={"npu.fleet/family": "a2"}, taints=[{"key": "t", "effect": "NoSchedule"}])
+    assert result["changed"] is True
+    assert result["before"] == {"labels": {}, "annotations": {}, "taints": []}
+    assert result["after"] == {"labels": {"npu.fleet/family": "a2"}, "annotations": {},
+                               "taints": [{"key": "t", "value": "", "effect": "NoSchedule"}]}
+    assert result["diff"]["before"] == result["before"]
+    assert result["diff"]["after"] == result["after"]
+    assert result["node"]["name"] == "node-01"
+    assert result["node"]["allocatable"]["pods"] == "110"
+    assert result["node"]["ready"] is None
+    assert run(labels={"npu.fleet/family": "a2"}, taints=[{"key": "t", "effect": "NoSchedule"}])["changed"] is False
+
+
+def test_keys_of_the_result_are_the_documented_ones(run):
+    import yaml
+    documented = yaml.safe_load(node_labels.RETURN)
+    result = run(labels={"a": "1"})
+    assert set(result) - {"invocation", "changed", "diff"} == set(documented) - {"error"}
+    assert set(result["node"]) == set(documented["node"]["contains"])
+    assert set(result["after"]) == set(documented["after"]["contains"])
+    error = run(name="node-99")["error"]
+    assert set(error) == set(documented["error"]["contains"])
+
+
+def test_check_mode(api, run):
+    version = api.store.version()
+    result = run(labels={"a": "1"}, _ansible_check_mode=True)
+    assert result["changed"] is True
+    assert result["after"]["labels"] == {"a": "1"}
+    assert api.store.version() == version
+
+
+def test_failure_has_fields(run):
+    result = run(name="node-99")
+    assert result["error"]["code"] == "node_not_found"
+    assert result["error"]["object"] == "node-99"
+    assert "kubectl get nodes" in result["msg"]
+
+
+def test_bad_label_is_refused_before_the_api_is_asked(api, run):
+    assert run(labels={"a b": "1"})["error"]["code"] == "invalid_label"
+    assert api.requests == []
+
+
+def test_token_is_masked_even_where_the_server_repeats_it(api, run, monkeypatch):
+    from kube_store import ApiError
+
+    def get(name):
+        raise ApiError(500, "InternalError", f"cannot authenticate {TOKEN}")
+
+    monkeypatch.setattr(api.store, "get", get)
+    assert "cannot authenticate" in run()["msg"]
+
+
+def test_missing_package_says_what_to_install(run, monkeypatch):
+    monkeypatch.setattr(_kube, "IMPORT_ERROR", "Traceback ...")
+    assert "pip install kubernetes" in run()["msg"]
