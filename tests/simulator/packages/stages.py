@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Content of the packages: one function per component fills the folder that makeself packs."""
+
+import random
+import shlex
+import shutil
+from pathlib import Path
+
+from tables import FAMILIES, MODULES, at_least
+
+HERE = Path(__file__).resolve().parent
+
+OUTER_WORDS = {
+    "--help": "show this text (also -h)",
+    "--info": "describe the package",
+    "--list": "list the files in the package",
+    "--check": "check the integrity of the package",
+    "--quiet": "ask nothing (also -q)",
+    "--nox11": "do not start an xterm",
+    "--noexec": "do not run the script of the package",
+    "--extract=": "unpack to this folder",
+    "--tar": "run tar over the content; all that follows goes to tar",
+}
+INNER_WORDS = {
+    "driver": "--full --run --debug --devel --docker --upgrade --force --install-path= --install-for-all --install-username= "
+    "--install-usergroup= --version --uninstall --vnpu_guest --repack --norebuild",
+    "firmware": "--full --upgrade --uninstall --version --force",
+    "cann_toolkit": "--install --upgrade --uninstall --devel --full --install-path= --install-for-all --whitelist= --version --force",
+    "docker_runtime": "--install --upgrade --uninstall --install-path= --install-type= --install-scene= --config-file-path= --version",
+}
+INNER_WORDS["cann_kernels"] = INNER_WORDS["cann_toolkit"]
+
+
+def outer_help(component, options):
+    """(known words, help text). The words of the help are the only ones that the outer layer lets through."""
+    outer = dict(OUTER_WORDS)
+    if component == "docker_runtime":
+        # "Ascend packages" fact sheet, section 2.5: the options per version.
+        gone = ["--nox11"] if at_least(options.runtime, "6.0.0") else []
+        if at_least(options.runtime, "7.1.RC1"):
+            gone += ["--noexec", "--extract="]
+        if at_least(options.runtime, "26.1.0"):
+            gone += ["--quiet", "--check", "--info", "--list", "--tar"]
+        for word in gone:
+            del outer[word]
+    inner = INNER_WORDS[component].split()
+    lines = ["Options of the package:"]
+    lines += [f"  {word:<14} {text}" for word, text in outer.items()]
+    lines += ["Options of the installation:", *(f"  {word}{'<value>' if word.endswith('=') else ''}" for word in inner)]
+    words = [word.rstrip("=") for word in [*outer, *inner]] + ["-h"]
+    if "--quiet" in outer:
+        words.append("-q")
+    return " ".join(words), "\n".join(lines)
+
+
+def label(component, options):
+    chip = FAMILIES[options.content_family]["ops"].upper()
+    return {
+        "driver": "ASCEND-HDK_DRIVER_RUN_PACKAGE",
+        "firmware": f"ASCEND-HDK-{chip}-NPU FIRMWARE RUN PACKAGE",
+        "docker_runtime": "ASCEND_DOCKER_RUNTIME_RUN_PACKAGE",
+    }.get(component, "ASCEND_RUN_PACKAGE")
+
+
+def driver_version_info(version):
+    """Keys of the measured file in their order. Values nobody published are 1.0, and an inner version that is none."""
+    if not at_least(version, "24.1.rc1"):
+        window = "[7.0.0,7.1.99]"
+    elif not at_least(version, "24.1.rc2"):
+        window = "[7.0.0,7.2.99]"
+    else:
+        window = "[7.0.0,8.9.9]" if not at_least(version, "26.0.rc1") else "[7.0.0,9.9.9]"
+    keys = {"Version": version}
+    for name in ("ascendhal", "aicpu", "tdt", "log", "prof", "dvppkernels", "tsfw"):
+        keys[f"{name}_version"] = "1.0"
+    keys.update(
+        package_version=version, Innerversion="V100R001C00SPC000B000", compatible_version_fw=window, compatible_version="[1.0,1.0]",
+        required_firmware_firmware_version="1.0",
+    )  # fmt: skip
+    return text_of(keys)
+
+
+def firmware_version_info(firmware, driver):
+    """package_version is the HDK release, which is what a matched pair is known by."""
+    keys = {"Version": firmware, "firmware_version": "1.0", "package_version": driver, "compatible_version_drv": f"[{driver},{driver}.]"}
+    return text_of(keys)
+
+
+def text_of(keys):
+    return "".join(f"{key}={value}\n" for key, value in keys.items())
+
+
+def write(path, text, mode=0o644):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def write_conf(stage, options, **keys):
+    keys = {"mode": options.mode, "hang_at": options.hang_at, "arch": options.arch, **keys}
+    write(stage / "package.conf", "".join(f"{key}={shlex.quote(str(value))}\n" for key, value in keys.items()))
+
+
+def copy_scripts(stage, folder, names=("*.sh",)):
+    for pattern in names:
+        for path in sorted((HERE / folder).glob(pattern)):
+            shutil.copy(path, stage / path.name)
+            (stage / path.name).chmod(0o755)
+
+
+def padding(path, kib):
+    """Bytes that gzip can not make smaller, the same in every build."""
+    block = random.Random(0).randbytes(1024 * 64)
+    with path.open("wb") as stream:
+        for number in range(0, kib, 64):
+            stream.write(block[: min(64, kib - number) * 1024])
+
+
+def payload_file(options, name, placeholder, target, mode):
+    source = options.payload / "driver" / name if options.payload else None
+    if source and not source.is_file():
+        raise SystemExit(f"{source} is missing: build it with tests/simulator/build.py, or leave --payload out for a placeholder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source:
+        shutil.copyfile(source, target)
+    else:
+        target.write_text(placeholder)
+    target.chmod(mode)
+
+
+def stage_driver(stage, options):
+    family = FAMILIES[options.content_family]
+    version = options.driver
+    copy_scripts(stage, "driver", ("install.sh", "steps.sh", "options.sh", "remove.sh", "check_tools.conf"))
+    shutil.copytree(HERE / "driver" / "host", stage / "host")
+    for path in (stage / "host").iterdir():
+        path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+    write_conf(
+        stage, options, version=version, pci_ids=" ".join(family["pci"]), busy=options.busy,
+        all_pci_ids=" ".join(number for row in FAMILIES.values() for number in row["pci"]),
+        space_mib=300 if options.space_mib is None else options.space_mib,
+    )  # fmt: skip
+    tree = stage / "driver"
+    dead = "#!/bin/sh\necho 'dcmi module initialize failed. ret is -8005'\nexit 1\n"
+    for folder in ("lib64", "lib64/driver"):
+        payload_file(options, "libdcmi.so", "placeholder of libdcmi.so\n", tree / folder / "libdcmi.so", 0o440)
+    payload_file(options, "npu-smi", dead, tree / "tools" / "npu-smi", 0o550)
+    write(tree / "lib64" / "common" / "libc_sec.so", "placeholder\n", 0o440)
+    write(tree / "version.info", driver_version_info(version), 0o444)
+    write(tree / "build.info", f"version={version}\n", 0o440)
+    write(tree / "scene.info", f"os=linux\nos_version=any\narch={options.arch}\n", 0o440)
+    write(tree / "bin" / "setenv.bash", "# The libraries are found through ld.so.conf.d; nothing to set.\n", 0o550)
+    write(tree / "include" / "dcmi_interface_api.h", "/* simulated driver: no interface is published here */\n", 0o440)
+    for folder in ("cert", "device", "vnpu_guest", "vnpu_host"):
+        write(tree / folder / "README", "Empty in the simulator.\n", 0o440)
+    shutil.copy(HERE / "driver" / "upgrade-tool", tree / "tools" / "upgrade-tool")
+    (tree / "tools" / "upgrade-tool").chmod(0o550)
+    for name in ("hccn_tool", "msnpureport", "npu-healthcheck.sh"):
+        write(tree / "tools" / name, f"#!/bin/sh\necho '{name}: not simulated' >&2\nexit 1\n", 0o550)
+    for name in ("uninstall.sh", "remove.sh"):
+        write(tree / "script" / name, (HERE / "driver" / name).read_text(), 0o550)
+    for name in ("common.sh", "package.conf"):
+        shutil.copy(stage / name, tree / "script" / name)
+    for name in MODULES:
+        write(tree / "host" / f"{name}.ko", f"npu-sim module {name} {version}\n")
+    write(tree / "host" / "order", "".join(f"{name}\n" for name in MODULES))
+    for name in ("hccn_weak_dict.conf", "hdcBasic.cfg", "dms_events_conf.lst", "d-pcivnic.conf", "custom_process.cfg"):
+        write(stage / "etc" / name, "")
+    write(stage / "etc" / "ascend_driver.conf", "kmsagent=disable\n")
+
+
+def stage_firmware(stage, options):
+    family = FAMILIES[options.content_family]
+    copy_scripts(stage, "firmware", ("install.sh",))
+    write_conf(
+        stage, options, version=options.firmware, pci_ids=" ".join(family["pci"]), good_rc=options.firmware_rc,
+        all_pci_ids=" ".join(number for row in FAMILIES.values() for number in row["pci"]),
+        space_mib=32 if options.space_mib is None else options.space_mib,
+    )  # fmt: skip
+    tree = stage / "firmware"
+    write(tree / "version.info", firmware_version_info(options.firmware, options.driver), 0o444)
+    write(tree / "script" / "uninstall.sh", (HERE / "firmware" / "uninstall.sh").read_text(), 0o550)
+    for name in ("common.sh", "package.conf"):
+        shutil.copy(stage / name, tree / "script" / name)
+    write(tree / "image" / "firmware.bin", f"npu-sim firmware {options.firmware}\n", 0o440)
+
+
+STAGES = {"driver": stage_driver, "firmware": stage_firmware}
