@@ -1,0 +1,94 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chip families: what a driver package is built for, and what follows from it.
+
+Sources: file names and chip words from the vendor's ascend-deployer 26.0.0 and release notes; npu-smi names from its open driver
+(npu_info_print.c, dcmi_inner_info_get.c) and public output; resource names and ids from mind-cluster's device plugin; device nodes
+from mind-cluster's ascend-docker-runtime. "hdk" is the first word of the driver's file name, "ops" the chip word of the CANN
+kernels package, "managers" the device nodes a container needs beside its chips.
+"""
+
+import re
+
+_SERVER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+
+
+def _node(name, container=None, required=True):
+    return {"host": name, "container": container or name, "required": required}
+
+
+# dvpp_cmdlist is newer than the rest; the vendor's runtime only warns when it is missing.
+_SERVER = [_node(name) for name in _SERVER_NODES] + [_node("dvpp_cmdlist", required=False)]
+# 310B boards share their SoC's own nodes, and containers get another manager node under the usual name.
+_BOARD_310B = [_node("davinci_manager_docker", "davinci_manager")] + [
+    _node(name, required=False)
+    for name in ("svm0", "ts_aisle", "upgrade", "sys", "vdec", "vpc", "pngd", "venc", "log_drv", "acodec", "ai", "ao", "vo", "hdmi")
+]
+
+FAMILIES = {
+    "310": {
+        "hdk": ["A300-3000", "A300-3010"], "ops": None, "names": ["310", "MiniD"], "pci": ["d100"],
+        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "has_roce": False, "managers": _SERVER,
+    },
+    "310p": {
+        "hdk": ["Ascend-hdk-310p"], "ops": "310p", "names": ["310P1", "310P3"], "pci": ["d500", "d501"],
+        "resource": "huawei.com/Ascend310P", "device_prefix": "Ascend310P-", "has_roce": False, "managers": _SERVER,
+    },
+    "310b": {
+        "hdk": ["Ascend-hdk-310b"], "ops": "310b", "names": ["310B", "310B1", "310B4"], "pci": ["d105", "d107"],
+        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "has_roce": False, "managers": _BOARD_310B,
+    },
+    "910": {
+        "hdk": ["Ascend-hdk-910"], "ops": "910", "names": ["910A", "910B", "910ProA", "910ProB", "910PremiumA"], "pci": ["d801"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+    },
+    "a2": {
+        "hdk": ["Ascend-hdk-910b"], "ops": "910b", "names": ["910B1", "910B2", "910B2C", "910B3", "910B4", "910B4-1"], "pci": ["d802"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+    },
+    "a3": {
+        "hdk": ["Atlas-A3-hdk"], "ops": "A3", "names": ["Ascend910"], "pci": ["d803"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+    },
+    "a5": {
+        "hdk": ["Atlas-A5-hdk"], "ops": "950", "names": ["Ascend950PR", "Ascend950DT"], "pci": ["d806"],
+        "resource": "huawei.com/npu", "device_prefix": "npu-", "has_roce": False,
+        "managers": [_node("davinci_manager"), _node("hisi_hdc")],
+    },
+}
+
+# Order matters. A bare "Ascend910" is what an A3 prints, a bare "910B" is a first-generation chip, not an A2. "I2" and "A2G" are the
+# names of a build for the domestic market. A virtual chip has the name of its template behind the chip's.
+_NAMES = [
+    (re.compile(pattern + r"(?:[-_ ]?vir.*)?$"), key)
+    for pattern, key in (
+        (r"^Ascend ?910(?:[_C ]?93[0-9]*)?", "a3"),
+        (r"^910_93[0-9]*", "a3"),
+        (r"^(?:Ascend ?)?950[A-Z]*[0-9]*", "a5"),
+        (r"^(?:Ascend ?)?(?:910B[0-9][0-9A-Z]*(?:-[0-9])?|A2G[0-9A-Z]*)", "a2"),
+        (r"^(?:Ascend ?)?910(?:A|B|ProA|ProB|PremiumA)?", "910"),
+        (r"^(?:Ascend ?)?(?:310P[0-9]?|I2[0-9]*)", "310p"),
+        (r"^(?:Ascend ?)?310B[0-9]*", "310b"),
+        (r"^(?:(?:Ascend ?)?310|MiniD)", "310"),
+    )
+]
+_BY_PCI = {device: key for key, family in FAMILIES.items() for device in family["pci"]}
+
+
+def family_of_name(name):
+    """Family key for a chip name of npu-smi or DCMI; None for a name that is masked, absent or unknown."""
+    for pattern, key in _NAMES:
+        if pattern.match((name or "").strip()):
+            return key
+    return None
+
+
+def family_of_pci(device):
+    """Family key for a PCI device id such as d802; None for an id that no package is known for."""
+    return _BY_PCI.get((device or "").lower())
+
+
+def device_id(family, phy_id):
+    """The id of a chip towards Kubernetes, as the vendor's device plugin names it."""
+    return "%s%d" % (FAMILIES[family]["device_prefix"], phy_id)

@@ -1,0 +1,106 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host around the chips: system, kernel, users, and the processes that hold an NPU's device nodes."""
+
+import os
+import platform
+import pwd
+import re
+import shlex
+
+# A chip's node, a virtual chip's node, or the manager that every user of the driver opens.
+HELD = re.compile(r"^/dev/(v?davinci[0-9]+|davinci_manager(?:_docker)?)(?: \(deleted\))?$")
+CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+
+
+def under(root, path):
+    """This absolute path below another root."""
+    return os.path.join(root, path.lstrip("/"))
+
+
+def _text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return None
+
+
+def os_release(root="/"):
+    """id, version_id and pretty_name as os-release(5) has them; None for what it does not say."""
+    values = {}
+    text = _text(under(root, "/etc/os-release")) or _text(under(root, "/usr/lib/os-release")) or ""
+    for line in text.splitlines():
+        key, sign, value = line.strip().partition("=")
+        if sign and not key.startswith("#"):
+            try:
+                values[key] = "".join(shlex.split(value))
+            except ValueError:
+                values[key] = value
+    return {"id": values.get("ID"), "version_id": values.get("VERSION_ID"), "pretty_name": values.get("PRETTY_NAME")}
+
+
+def host(root="/", proc_root="/proc"):
+    """Who this machine is and which boot of it this is."""
+    uname = platform.uname()
+    boot_id = _text(os.path.join(proc_root, "sys/kernel/random/boot_id"))
+    release = _text(os.path.join(proc_root, "sys/kernel/osrelease"))
+    return {
+        "hostname": uname.node,
+        "os": os_release(root),
+        "arch": uname.machine,
+        "kernel": (release or uname.release).strip(),
+        "boot_id": boot_id.strip() if boot_id else None,
+        "python": platform.python_version(),
+    }
+
+
+def users_present(names, root="/"):
+    """{name: is there such a user}. The machine's own user database, which may be more than a file, is asked for root /."""
+    if os.path.realpath(root) != "/":
+        lines = (_text(under(root, "/etc/passwd")) or "").splitlines()
+        known = {line.split(":")[0] for line in lines}
+        return {name: name in known for name in names}
+    answer = {}
+    for name in names:
+        try:
+            pwd.getpwnam(name)
+            answer[name] = True
+        except KeyError:
+            answer[name] = False
+    return answer
+
+
+def container_of(cgroup_text):
+    """Id of the innermost container that this cgroup text names (docker, containerd and cri-o all use 64 hex digits)."""
+    found = CONTAINER.findall(cgroup_text or "")
+    return found[-1] if found else None
+
+
+def holders(proc_root="/proc"):
+    """Processes that have an NPU's node open. Other users' processes are only seen by root; one that ends meanwhile is left out."""
+    own = container_of(_text(os.path.join(proc_root, "self", "cgroup")))
+    found = []
+    try:
+        pids = sorted(int(name) for name in os.listdir(proc_root) if name.isdigit())
+    except OSError:
+        return []
+    for pid in pids:
+        folder = os.path.join(proc_root, str(pid))
+        devices = set()
+        try:
+            for name in os.listdir(os.path.join(folder, "fd")):
+                match = HELD.match(os.readlink(os.path.join(folder, "fd", name)))
+                if match:
+                    devices.add("/dev/" + match.group(1))
+        except OSError:
+            if not devices:
+                continue
+        if not devices:
+            continue
+        container = container_of(_text(os.path.join(folder, "cgroup")))
+        comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
+        container = None if container == own else container
+        found += [{"pid": pid, "comm": comm, "device": device, "container": container} for device in sorted(devices)]
+    return found
