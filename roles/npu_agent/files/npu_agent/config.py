@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's settings: one YAML file, each key also from the environment as NPU_AGENT_<KEY>.
+
+SETTINGS is the whole list. A wrong file is refused with every fault in it: file, line, key, what is allowed.
+"""
+
+import os
+from types import SimpleNamespace
+
+PATH = "/etc/npu-agent/config.yaml"
+PREFIX = "NPU_AGENT_"
+OTHER_VARIABLES = {"NPU_AGENT_CONFIG"}
+SOCKET_PATH_LIMIT = 107  # bytes, AF_UNIX on Linux
+SOCKET_NAME_ROOM = 40
+
+
+class ConfigError(Exception):
+    """All faults of a configuration, one text each."""
+
+    def __init__(self, faults):
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def path(value):
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError("an absolute path")
+    return value.rstrip("/") or "/"
+
+
+def path_or_empty(value):
+    return value if value in ("", None) else path(value)
+
+
+def folder_for_sockets(value):
+    value = path(value)
+    if len(os.fsencode(value)) > SOCKET_PATH_LIMIT - SOCKET_NAME_ROOM:
+        limit = SOCKET_PATH_LIMIT - SOCKET_NAME_ROOM
+        raise ValueError(f"a path of at most {limit} bytes, because a socket's whole path has room for {SOCKET_PATH_LIMIT}")
+    return value
+
+
+def one_of(*words):
+    def check(value):
+        if value not in words:
+            raise ValueError(", ".join(words))
+        return value
+
+    return check
+
+
+def seconds(low, high):
+    def check(value):
+        allowed = f"seconds from {low} to {high}"
+        if isinstance(value, bool):
+            raise ValueError(allowed)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(allowed) from None
+        if not low <= number <= high:
+            raise ValueError(allowed)
+        return number
+
+    return check
+
+
+def resource_name(value):
+    """What kubelet accepts was measured; the API server has the same rule for pods."""
+    if value in ("", None):
+        return ""
+    import re
+
+    allowed = "empty (by family), or domain/name such as huawei.com/Ascend910: a lower-case domain, then letters, digits, '-', '_', '.'"
+    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    match = re.fullmatch(rf"({label}(\.{label})*)/([A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)", str(value))
+    if match is None or match.group(1).endswith("kubernetes.io") or match.group(1).startswith("requests."):
+        raise ValueError(allowed)
+    return value
+
+
+def address(value):
+    allowed = "HOST:PORT such as 127.0.0.1:8083"
+    if not isinstance(value, str):
+        raise ValueError(allowed)
+    host, colon, port = value.rpartition(":")
+    if not host or not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(allowed)
+    return host.strip("[]"), int(port)
+
+
+# key: (default, check, what it is)
+SETTINGS = {
+    "kubelet_dir": ("/var/lib/kubelet/device-plugins", folder_for_sockets, "kubelet's folder for device plugins (kubelet has it fixed)"),
+    "sysfs_root": ("/sys", path, "where sysfs is mounted"),
+    "dev_root": ("/dev", path, "where the device nodes are"),
+    "proc_root": ("/proc", path, "where procfs is mounted"),
+    "install_path": ("/usr/local/Ascend", path, "where the driver is installed"),
+    "dcmi_library": ("", path_or_empty, "libdcmi.so; empty: the driver's own places"),
+    "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve on a node that has several kinds"),
+    "resource_name": ("", resource_name, "extended resource; empty: the one of the family"),
+    "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable, or both"),
+    "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
+    "poll_seconds": (1.0, seconds(0.1, 3600), "time between two looks at the chips"),
+    "query_timeout": (10.0, seconds(0.1, 600), "time that one DCMI query may take before its process is killed"),
+    "keep_last_state": (30.0, seconds(0, 3600), "how long a chip keeps its state while DCMI does not answer"),
+    "listen": ("127.0.0.1:8083", address, "address of /healthz, /readyz and /metrics"),
+    "log_level": ("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged"),
+}
+
+
+def load(file=None, environ=None):
+    """The settings as attributes. A file that was asked for must exist; without the default file the defaults hold."""
+    environ = os.environ if environ is None else environ
+    chosen = file or environ.get("NPU_AGENT_CONFIG")
+    given, faults = read_file(chosen or PATH, must_exist=bool(chosen))
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        key = variable[len(PREFIX):].lower()
+        place = f"environment variable {variable}"
+        if key not in SETTINGS:
+            faults.append(f"{place}: there is no setting {key!r}{suggestion(key)}")
+        else:
+            given[key] = (environ[variable], place)
+    values = {}
+    for key, (default, check, _text) in SETTINGS.items():
+        value, place = given.get(key, (default, "default"))
+        try:
+            values[key] = check(value)
+        except ValueError as error:
+            faults.append(f"{place}: {key} is {value!r}; allowed: {error}")
+    if faults:
+        raise ConfigError(faults)
+    return SimpleNamespace(**values)
+
+
+def read_file(name, must_exist):
+    """({key: (value, place)}, faults) of a YAML file whose top is a mapping of scalars."""
+    import yaml
+
+    given, faults = {}, []
+    try:
+        with open(name, encoding="utf-8") as stream:
+            top = yaml.compose(stream, Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        return given, [f"{name}: there is no such file"] if must_exist else []
+    except (OSError, UnicodeDecodeError) as error:
+        return given, [f"{name}: cannot be read: {error}"]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f" line {mark.line + 1}"
+        return given, [f"{name}{line}: is not YAML: {getattr(error, 'problem', None) or error}"]
+    if top is None:
+        return given, []
+    if not isinstance(top, yaml.MappingNode):
+        return given, [f"{name} line 1: must be a list of 'key: value' lines"]
+    constructor = yaml.SafeLoader("")
+    for key_node, value_node in top.value:
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
+        place = f"{name} line {key_node.start_mark.line + 1}"
+        if key not in SETTINGS:
+            faults.append(f"{place}: there is no setting {key!r}{suggestion(key)}")
+        elif key in given:
+            faults.append(f"{place}: {key} is set a second time")
+        else:
+            given[key] = (constructor.construct_object(value_node, deep=True), place)
+    return given, faults
+
+
+def suggestion(key):
+    import difflib
+
+    near = difflib.get_close_matches(key, SETTINGS, n=1)
+    return f" (did you mean {near[0]}?)" if near else f"; there are: {', '.join(SETTINGS)}"
