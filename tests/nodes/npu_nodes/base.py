@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The base of all nodes: a Debian tree by mmdebstrap, kept as a tar file under a name made of everything that shaped it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import machine
+from .run import NodesError, run, say
+
+SUITE = "bookworm"
+FILES = Path(__file__).parent / "files"
+PACKAGES = (
+    "busybox-static", "ca-certificates", "containerd", "dbus", "docker.io", "iproute2", "iptables", "kmod", "libcjson1", "net-tools",
+    "openssh-server", "pciutils", "procps", "python3", "python3-apt", "runc", "sudo", "systemd", "systemd-sysv", "udev",
+)  # fmt: skip
+LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
+BUILD_TIMEOUT = 1800
+
+
+def wanted_packages(extra: Iterable[str]) -> list[str]:
+    return sorted({*PACKAGES, *(name for name in extra if name)})
+
+
+def cache_key(packages: Iterable[str], arch: str, setup: str) -> str:
+    """Name of the base: the mirror is not part of it, for it only says where the same packages come from."""
+    text = "\n".join([SUITE, arch, *LEFT_OUT, *sorted(packages), setup])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def build_argv(out: Path, packages: Iterable[str]) -> list[str]:
+    argv = ["mmdebstrap", "--variant=minbase", "--format=tar", "--include=" + ",".join(packages)]
+    argv += ["--aptopt=Acquire::Retries \"3\"", "--aptopt=APT::Install-Recommends \"false\""]
+    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
+    argv += [f'--customize-hook=sh {shlex.quote(str(FILES / "setup-base.sh"))} "$1"', SUITE, str(out), "-"]
+    return argv
+
+
+def lines_for_mirror() -> list[str]:
+    given = os.environ.get("NPU_NODES_MIRROR")
+    if given:
+        return [f"deb {given} {SUITE} main"]
+    lines = machine.debian_lines(machine.machine_sources(), SUITE)
+    if not lines:
+        raise NodesError(
+            f"no Debian mirror for {SUITE} in /etc/apt/sources.list or /etc/apt/sources.list.d; name one: export NPU_NODES_MIRROR=URL"
+        )
+    return lines
+
+
+def ensure(cache: Path, log: Path, extra: Iterable[str] = ()) -> tuple[str, Path]:
+    """The base's key and its tar file, built if it is not in the cache."""
+    packages = wanted_packages(extra)
+    key = cache_key(packages, platform.machine(), (FILES / "setup-base.sh").read_text())
+    tar = cache / f"base-{key}.tar"
+    if tar.exists():
+        say(f"base {key}: from the cache")
+        return key, tar
+    lines = lines_for_mirror()
+    say(f"base {key}: building Debian {SUITE} with {len(packages)} packages by mmdebstrap, about a minute; log {log}")
+    cache.mkdir(parents=True, exist_ok=True)
+    unfinished = cache / f"base-{key}.{os.getpid()}.tar"
+    try:
+        run(build_argv(unfinished, packages), BUILD_TIMEOUT, stdin="\n".join(lines) + "\n", log=log, env={"TMPDIR": str(cache)})
+        unfinished.replace(tar)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    say(f"base {key}: built, {tar.stat().st_size >> 20} MiB")
+    return key, tar
