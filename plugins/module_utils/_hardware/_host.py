@@ -82,25 +82,28 @@ def holders(proc_root="/proc"):
     """Processes that have an NPU's node open. Other users' processes are only seen by root; one that ends meanwhile is left out."""
     own = container_of(_text(os.path.join(proc_root, "self", "cgroup")))
     found = []
+    for pid in sorted(int(name) for name in _names(proc_root) if name.isdigit()):
+        folder = os.path.join(proc_root, str(pid))
+        devices = sorted({device for device in (_held(os.path.join(folder, "fd", name)) for name in _names(folder, "fd")) if device})
+        if devices:
+            container = container_of(_text(os.path.join(folder, "cgroup")))
+            comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
+            container = None if container == own else container
+            found += [{"pid": pid, "comm": comm, "device": device, "container": container} for device in devices]
+    return found
+
+
+def _names(*parts):
     try:
-        pids = sorted(int(name) for name in os.listdir(proc_root) if name.isdigit())
+        return os.listdir(os.path.join(*parts))
     except OSError:
         return []
-    for pid in pids:
-        folder = os.path.join(proc_root, str(pid))
-        devices = set()
-        try:
-            for name in os.listdir(os.path.join(folder, "fd")):
-                match = HELD.match(os.readlink(os.path.join(folder, "fd", name)))
-                if match:
-                    devices.add("/dev/" + match.group(1))
-        except OSError:
-            if not devices:
-                continue
-        if not devices:
-            continue
-        container = container_of(_text(os.path.join(folder, "cgroup")))
-        comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
-        container = None if container == own else container
-        found += [{"pid": pid, "comm": comm, "device": device, "container": container} for device in sorted(devices)]
-    return found
+
+
+def _held(link):
+    """The device node behind a file descriptor's link, if it is one of an NPU."""
+    try:
+        match = HELD.match(os.readlink(link))
+    except OSError:
+        return None
+    return "/dev/" + match.group(1) if match else None

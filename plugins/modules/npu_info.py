@@ -1,0 +1,355 @@
+#!/usr/bin/python
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""See everything about the NPUs of a node in one call."""
+
+DOCUMENTATION = r"""
+---
+module: npu_info
+short_description: See the NPUs of a node and everything installed for them
+version_added: 0.1.0
+description:
+  - Returns chips with their evidence (PCI function, bound driver, device node), family and product, versions on disk and running, the state
+    of every component, container engines, the agent, processes that hold a chip, and whether a reboot is needed. Changes nothing.
+  - A host without NPU is an answer (RV(npu.present) is false), not an error. A query that fails, hangs or cannot be made is told in
+    RV(npu.query) with its cause, and the chips known from PCI stay listed.
+options:
+  root:
+    description: Where the node's files are; another folder than V(/) is for images.
+    type: path
+    default: /
+  sysfs_root:
+    description: Where sysfs is mounted.
+    type: path
+    default: /sys
+  dev_root:
+    description: The folder of the device nodes.
+    type: path
+    default: /dev
+  proc_root:
+    description: Where procfs is mounted.
+    type: path
+    default: /proc
+  npu_smi:
+    description: Path of the vendor's tool. Looked up where driver packages put it when not given.
+    type: path
+  dcmi_library:
+    description: Path of C(libdcmi.so). Looked up from the recorded driver path when not given.
+    type: path
+  timeout:
+    description: Seconds that each command and each query of the driver may take.
+    type: int
+    default: 20
+extends_documentation_fragment:
+  - npu.fleet._attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    platforms: linux
+seealso:
+  - module: npu.fleet.npu_package
+author:
+  - npu.fleet contributors (@npu-fleet)
+"""
+
+EXAMPLES = r"""
+- name: See the NPUs of each node
+  npu.fleet.npu_info:
+  register: node
+
+- name: Stop where the driver does not answer
+  ansible.builtin.assert:
+    that: node.npu.query.ok
+    fail_msg: "{{ node.npu.query.error.message }}"
+  when: node.npu.present
+"""
+
+RETURN = r"""
+npu:
+  description: What was seen.
+  returned: always
+  type: dict
+  contains:
+    hostname:
+      description: Name of the node.
+      type: str
+      sample: node-1
+    os:
+      description: C(id), C(version_id) and C(pretty_name) of os-release.
+      type: dict
+      sample: {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
+    arch:
+      description: Machine name of the kernel.
+      type: str
+      sample: x86_64
+    kernel:
+      description: Release of the running kernel.
+      type: str
+      sample: 6.1.0-18-amd64
+    boot_id:
+      description: Id of this boot.
+      type: str
+      sample: 6263c610-a21e-45a3-bb48-cc367c370f76
+    python:
+      description: Version of the interpreter that ran this module.
+      type: str
+      sample: 3.11.2
+    present:
+      description: Is there an NPU, or an accelerator of the vendor that no table names?
+      type: bool
+      sample: true
+    family:
+      description: Family key of all chips; V(none) when there are none, several, or an unknown one.
+      type: str
+      sample: a2
+    families:
+      description: Family keys found.
+      type: list
+      elements: str
+      sample: ["a2"]
+    product:
+      description: Server or board model, when it is known for certain.
+      type: str
+      sample: Atlas 800T A2
+    chips:
+      description: One entry for each chip. Before a driver runs, one for each PCI function.
+      type: list
+      elements: dict
+      contains:
+        logic_id:
+          description: Number in the driver's order.
+          type: int
+          sample: 0
+        phy_id:
+          description: Physical id, the N of C(/dev/davinciN).
+          type: int
+          sample: 0
+        card_id:
+          description: Id of the card, which C(npu-smi) calls NPU id.
+          type: int
+          sample: 0
+        device_id:
+          description: Number of the chip on its card.
+          type: int
+          sample: 0
+        pci_address:
+          description: Address of the PCI function; V(none) on boards without one.
+          type: str
+          sample: "0000:c1:00.0"
+        pci_device:
+          description: PCI device id.
+          type: str
+          sample: d802
+        numa_node:
+          description: NUMA node, V(none) when the kernel does not know it.
+          type: int
+          sample: 0
+        name:
+          description: Name of the chip.
+          type: str
+          sample: 910B3
+        family:
+          description: Family key of this chip.
+          type: str
+          sample: a2
+        health:
+          description: V(OK), V(Warning), V(Alarm) or V(Critical); V(none) when unknown.
+          type: str
+          sample: OK
+        error_codes:
+          description: Fault codes of the driver; V(none) when unknown.
+          type: list
+          elements: str
+          sample: []
+        device_node:
+          description: Device node of the chip, V(none) when there is none.
+          type: str
+          sample: /dev/davinci0
+        firmware_version:
+          description: Firmware that the chip runs.
+          type: str
+          sample: 7.8.0.5.216
+        serial:
+          description: Serial number.
+          type: str
+          sample: "0123456789"
+        vdie:
+          description: Unique id of the die.
+          type: str
+          sample: 2D66A3E8-20E04C98-5B3D1E11-A4C10463-10300003
+        error:
+          description: Why the driver could not tell all about this chip.
+          type: dict
+          sample: null
+        evidence:
+          description: C(pci) is there a function on the bus, C(driver) the name of the bound driver, C(device_node) does its node exist.
+          type: dict
+          sample: {"pci": true, "driver": "devdrv_device_driver", "device_node": true}
+    unknown:
+      description: Accelerators of the vendor that no table names. Nothing may be installed for them.
+      type: list
+      elements: dict
+      sample: []
+    virtual_functions:
+      description: Number of PCI virtual functions, which are not chips.
+      type: int
+      sample: 0
+    device_nodes:
+      description: All C(/dev/davinciN).
+      type: list
+      elements: str
+      sample: ["/dev/davinci0"]
+    query:
+      description:
+        - C(ok) is false when C(npu-smi) or DCMI is missing, fails or hangs; C(error) then has C(source), C(code) and C(message).
+        - C(errors) has all of them, C(source) names who answered.
+      type: dict
+      sample: {"ok": true, "source": "dcmi,npu-smi", "error": null, "errors": []}
+    versions:
+      description: Versions on disk, and for driver and firmware running; C(per_chip) lists the firmware of each chip.
+      type: dict
+      sample:
+        driver: {"on_disk": "25.5.0", "running": "25.5.0"}
+        firmware: {"on_disk": "7.8.0.5.216", "running": "7.8.0.5.216", "per_chip": ["7.8.0.5.216"]}
+        cann_toolkit: {"on_disk": "8.5.0"}
+        cann_kernels: {"on_disk": "8.5.0"}
+        docker_runtime: {"on_disk": "7.3.0"}
+    components:
+      description: State of each component (V(absent), V(present), V(half_installed), V(reboot_pending) or V(foreign)) with its record.
+      type: dict
+      sample: {"firmware": {"state": "absent", "version": null, "running": null, "path": null, "reason": null, "record": {}}}
+    engines:
+      description: Container engines on the node.
+      type: list
+      elements: dict
+      sample: []
+    agent:
+      description: The agent as it is on the node.
+      type: dict
+      sample: {"version": null, "archive_sha256": null, "config_sha256": null, "unit_sha256": null, "active": false, "enabled": false,
+               "started_after_files": null}
+    holders:
+      description: Processes that have an NPU's node open, with the id of their container.
+      type: list
+      elements: dict
+      sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null}]
+    users:
+      description: Does the driver's user exist?
+      type: dict
+      sample: {"HwHiAiUser": true}
+    reboot_required:
+      description: Is what runs another version than what is on disk?
+      type: bool
+      sample: false
+    reboot_reasons:
+      description: Why.
+      type: list
+      elements: str
+      sample: []
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.npu.fleet.plugins.module_utils import _agent, _engine
+from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient, DcmiError, find_library
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import holders, host, users_present
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._query import QueryError, find_npu_smi
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _state
+
+DRIVER_USER = "HwHiAiUser"
+INSTALL_PATH = "/usr/local/Ascend"
+
+
+def argument_spec():
+    return {
+        "root": {"type": "path", "default": "/"},
+        "sysfs_root": {"type": "path", "default": "/sys"},
+        "dev_root": {"type": "path", "default": "/dev"},
+        "proc_root": {"type": "path", "default": "/proc"},
+        "npu_smi": {"type": "path"},
+        "dcmi_library": {"type": "path"},
+        "timeout": {"type": "int", "default": 20},
+    }
+
+
+def see_hardware(params, install_path):
+    """The detector's answer, with npu-smi and DCMI looked up where the driver was installed."""
+    npu_smi, library, missing = params["npu_smi"], params["dcmi_library"], []
+    if npu_smi is None:
+        npu_smi, error = find_npu_smi(params["root"])
+        missing += [error] if error else []
+    if library is None:
+        try:
+            library = find_library(install_path, params["root"])
+        except DcmiError as error:
+            missing.append(QueryError("dcmi", error.code, error.message))
+    client = DcmiClient(library, params["timeout"], install_path) if library else None
+    try:
+        return detect(
+            run, params["sysfs_root"], params["dev_root"], dcmi=client, npu_smi=npu_smi, timeout=params["timeout"],
+            install_path=install_path, boards=True, missing=missing,
+        )
+    finally:
+        if client is not None:
+            client.close()
+
+
+def versions(hardware, components):
+    """On disk from files only, running from the driver only."""
+    per_chip = [chip["firmware_version"] for chip in hardware["chips"]]
+    same = per_chip[0] if len(set(per_chip)) == 1 else None
+    answer = {name: {"on_disk": components[name]["version"]} for name in sorted(components)}
+    answer["driver"]["running"] = hardware["driver"]["version"]
+    answer["firmware"].update(running=same, per_chip=per_chip)
+    return answer
+
+
+def observe(params):
+    """Everything about this node. Raises FleetError when its own files cannot be read."""
+    root = params["root"]
+    record = _state.observe(root)["driver"]["record"]
+    hardware = see_hardware(params, record.get("install_path") or INSTALL_PATH)
+    npu = host(root, params["proc_root"])
+    firmware = [chip["firmware_version"] for chip in hardware["chips"] if chip["firmware_version"]]
+    components = _state.observe(root, {
+        "driver_loaded": hardware["driver"]["loaded"],
+        "driver_version": hardware["driver"]["version"],
+        "firmware_versions": firmware or None,
+        "npu_present": hardware["present"],
+        "kernel": npu["kernel"],
+    })
+    reasons = [components[name]["reason"] for name in sorted(components) if components[name]["state"] == "reboot_pending"]
+    seen = ("present", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query")
+    npu.update({key: hardware[key] for key in seen})
+    npu.update(
+        versions=versions(hardware, components),
+        components=components,
+        engines=_engine.observe(run, root),
+        agent=_agent.observe(root, run),
+        holders=holders(params["proc_root"]),
+        users=users_present(sorted({DRIVER_USER, record.get("username") or DRIVER_USER}), root),
+        reboot_required=bool(reasons),
+        reboot_reasons=reasons,
+    )
+    return npu
+
+
+def main():
+    module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
+    try:
+        module.exit_json(changed=False, npu=observe(module.params))
+    except FleetError as error:
+        fail(module, error)
+
+
+if __name__ == "__main__":
+    main()
