@@ -9,12 +9,11 @@ from outside: what a container really sees, and what the plugin says of its stre
 
 import json
 import os
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
-
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 #: Gate, what it proves. L4 (a pod) and L5 (a baseline of speed) need a cluster and are not part of this release.
 GATES = (("L0", "host"), ("L1", "driver"), ("L2", "container"), ("L3", "plugin"))
@@ -87,6 +86,11 @@ def _plugin_checks(npu, probe):
                  "plugin %s of %s healthy, driver %d of %d" % (status.get("healthy"), status.get("total"), fit, len(npu["chips"])))
 
 
+def failures(verdicts):
+    """One line for each check that did not pass, for an operator."""
+    return ["%s %s: %s: %s" % (v["gate"], v["name"], c["name"], c["detail"]) for v in verdicts for c in v["checks"] if not c["passed"]]
+
+
 def judge(npu, wanted, container=None, plugin=None):
     """Verdicts of the gates named in ``wanted["gates"]``.
 
@@ -116,10 +120,12 @@ def npu_nodes(names, managers):
 def probe_container(run, docker, runtime, chip, managers, dev_root="/dev", timeout=60):
     """Start one container with the NPU runtime for one chip and list the NPU nodes it sees.
 
+    ``managers``: the family's manager nodes, ``{"host": name, "container": name}``; those that the host lacks are not expected.
     The image is empty and made on the spot, with the node's own /usr bound read-only: works without any registry.
     """
-    answer = {"runtime": runtime, "asked": chip, "seen": [], "expected": [], "error": None}
-    answer["expected"] = npu_nodes(["davinci%d" % chip] + [m for m in managers if os.path.exists(os.path.join(dev_root, m))], managers)
+    names = [m["container"] for m in managers]
+    present = [m["container"] for m in managers if os.path.exists(os.path.join(dev_root, m["host"]))]
+    answer = {"runtime": runtime, "asked": chip, "seen": [], "expected": npu_nodes(["davinci%d" % chip] + present, names), "error": None}
     made = run([docker, "import", "-", PROBE_IMAGE], timeout, stdin=EMPTY_TAR)
     if made.rc != 0:
         answer["error"] = "docker import of an empty image failed: %s" % made.stderr.strip()
@@ -135,7 +141,7 @@ def probe_container(run, docker, runtime, chip, managers, dev_root="/dev", timeo
     elif shown.rc != 0:
         answer["error"] = "docker run with runtime %s failed: %s" % (runtime, shown.stderr.strip()[-500:])
     else:
-        answer["seen"] = npu_nodes(shown.stdout.split(), managers)
+        answer["seen"] = npu_nodes(shown.stdout.split(), names)
     return answer
 
 

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gates: each way a node can be wrong fails exactly the gate that is about it."""
+
+import http.server
+import json
+import threading
+from collections import namedtuple
+
+import pytest
+from ansible_collections.npu.fleet.plugins.module_utils import _gates
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+
+from .observed import converged
+
+Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
+WANTED = {
+    "gates": ["L0", "L1", "L2", "L3"], "runtime": "ascend", "unhealthy_allowed": 0,
+    "versions": {"driver": "25.5.0", "firmware": "7.8.0.5.216", "cann_toolkit": "8.5.0", "cann_kernels": "8.5.0", "docker_runtime": "7.3.0"},
+}
+CONTAINER = {"runtime": "ascend", "asked": 0, "error": None, "seen": ["davinci0", "davinci_manager"], "expected": ["davinci0", "davinci_manager"]}
+PLUGIN = {"status": {"registered": True, "stream_open": True, "healthy": 8, "total": 8, "resource": "huawei.com/Ascend910", "reasons": []}}
+
+
+def failed(npu, wanted=None, container=None, plugin=None):
+    verdicts = _gates.judge(npu, wanted or WANTED, container or CONTAINER, plugin or PLUGIN)
+    return {v["gate"] for v in verdicts if not v["passed"]}, " | ".join(_gates.failures(verdicts))
+
+
+def test_a_converged_node_passes_all():
+    assert failed(converged()) == (set(), "")
+
+
+def change(path, value):
+    def spoil(npu):
+        *way, last = path.split(".")
+        place = npu
+        for key in way:
+            place = place[int(key)] if key.isdigit() else place[key]
+        place[last] = value
+
+    return spoil
+
+
+@pytest.mark.parametrize(("spoil", "gate", "words"), [
+    (change("present", False), "L0", "npu present"),
+    (change("family", None), "L0", "one chip family"),
+    (change("reboot_required", True), "L0", "reboot"),
+    (change("engines.0.active", False), "L0", "container engine"),
+    (change("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs"}}), "L1", "npu-smi hangs"),
+    (change("versions.driver.running", "24.1.rc3"), "L1", "running 24.1.rc3"),
+    (change("versions.firmware.running", None), "L1", "running None"),
+    (change("components.driver.version", "24.1.rc3"), "L1", "on disk 24.1.rc3"),
+    (change("components.cann_kernels.state", "half_installed"), "L1", "half_installed"),
+    (change("components.docker_runtime.state", "absent"), "L1", "docker_runtime"),
+    (change("chips.3.health", "Critical"), "L1", "/dev/davinci3 Critical"),
+    (change("chips.3.health", None), "L1", "/dev/davinci3 None"),
+    (change("chips.5.evidence.device_node", None), "L1", "0000:c5:00.0"),
+    (change("agent.active", False), "L3", "not active"),
+])
+def test_one_fault_fails_its_gate(spoil, gate, words):
+    npu = converged()
+    spoil(npu)
+    gates, text = failed(npu)
+    assert gate in gates
+    assert words in text
+
+
+def test_spelling_of_a_version_does_not_matter():
+    npu = converged()
+    for place in (npu["components"]["driver"], npu["versions"]["driver"]):
+        place["version"] = place["running"] = "24.1.rc3"
+    assert failed(npu, dict(WANTED, versions={"driver": "24.1.RC3"}))[0] == set()
+
+
+def test_a_container_that_sees_more_fails():
+    gates, text = failed(converged(), container=dict(CONTAINER, seen=["davinci0", "davinci1", "davinci_manager"]))
+    assert gates == {"L2"}
+    assert "davinci1" in text
+
+
+def test_plugin_and_driver_must_agree():
+    gates, text = failed(converged(), plugin={"status": dict(PLUGIN["status"], healthy=7)})
+    assert gates == {"L3"}
+    assert "plugin 7 of 8" in text
+
+
+def test_a_broken_chip_may_be_allowed_and_the_plugin_must_know_it():
+    npu = converged()
+    npu["chips"][0]["health"] = "Alarm"
+    wanted = dict(WANTED, unhealthy_allowed=1)
+    assert failed(npu, wanted)[0] == {"L3"}
+    assert failed(npu, wanted, plugin={"status": dict(PLUGIN["status"], healthy=7)})[0] == set()
+
+
+def test_no_chips_is_never_a_pass():
+    npu = converged()
+    npu["chips"] = []
+    assert "L1" in failed(npu)[0]
+
+
+def test_unknown_gate_is_named():
+    with pytest.raises(FleetError, match="L7"):
+        _gates.require_known(["L0", "L7"])
+
+
+MANAGERS = [{"host": "davinci_manager", "container": "davinci_manager"}, {"host": "dvpp_cmdlist", "container": "dvpp_cmdlist"}]
+
+
+def container_run(answers, calls):
+    def run(argv, timeout, stdin=None):
+        calls.append((argv, stdin))
+        return answers.get(argv[1], Result(argv, 0, "", "", False, 0.1))
+
+    return run
+
+
+def test_container_probe_expects_only_manager_nodes_of_this_host(tmp_path):
+    (tmp_path / "davinci_manager").touch()
+    calls = []
+    shown = Result([], 0, "core\ndavinci2\ndavinci_manager\nnull\n", "", False, 0.1)
+    answer = _gates.probe_container(container_run({"run": shown}, calls), "docker", "ascend", 2, MANAGERS, dev_root=str(tmp_path))
+    assert answer["seen"] == answer["expected"] == ["davinci2", "davinci_manager"]
+    verbs = [argv[1] for argv, _stdin in calls]
+    assert verbs == ["import", "run", "rmi"]
+    assert len(calls[0][1]) == 1024
+
+
+def test_container_that_does_not_start_is_an_error_and_leaves_no_image(tmp_path):
+    calls = []
+    bad = Result([], 125, "", "unknown runtime ascend", False, 0.1)
+    answer = _gates.probe_container(container_run({"run": bad}, calls), "docker", "ascend", 0, MANAGERS, dev_root=str(tmp_path))
+    assert "unknown runtime ascend" in answer["error"]
+    assert calls[-1][0][1] == "rmi"
+
+
+@pytest.fixture
+def readyz():
+    """An HTTP server that answers 503 with reasons, as an agent does that waits for a kubelet."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        body = json.dumps({"registered": False, "reasons": ["waiting for kubelet"]}).encode()
+
+        def do_GET(self):
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(self.body)
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+def test_plugin_that_is_not_ready_still_tells_why(readyz, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://192.0.2.1:1")  # a proxy must not be asked for loopback
+    answer = _gates.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")
+    assert answer["status"]["reasons"] == ["waiting for kubelet"]
+
+
+def test_plugin_that_does_not_answer():
+    assert "does not answer" in _gates.probe_plugin("http://127.0.0.1:9/readyz", timeout=1)["error"]
+
+
+def test_plugin_that_answers_nonsense(readyz):
+    readyz.RequestHandlerClass.body = b"<html>"
+    assert "not JSON" in _gates.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")["error"]
