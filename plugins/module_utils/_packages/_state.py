@@ -1,0 +1,180 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is installed, as the machine's own files say it. Private to the collection.
+
+"On disk" comes only from files; what runs is handed in, so that a test (and a node) can have the two differ. Exit codes of
+packages play no part here.
+"""
+
+import os
+import platform
+import re
+
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann
+from ansible_collections.npu.fleet.plugins.module_utils._packages._records import Files, lookup
+from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
+
+COMPONENTS = ("driver", "firmware", "cann_toolkit", "cann_kernels", "cann_nnrt", "nnal", "docker_runtime")
+INSTALL_INFO = "/etc/ascend_install.info"
+BASE = "/usr/local/Ascend"
+RUNTIME_FOLDER = "Ascend-Docker-Runtime"
+
+# Types of a driver installation that bring kernel modules (driver package, measured). The others are for development and containers.
+_KERNEL_TYPES = ("full", "run", "debug")
+
+
+def observe(root="/", running=None):
+    """Return the components of a node: state, version, running, path, reason and record of each.
+
+    ``running`` has driver_loaded, driver_version, firmware_versions and npu_present; None in it means "not known", and of
+    what is not known nothing is claimed. ``kernel`` in it is the release of the running kernel.
+    """
+    files = Files(root)
+    running = dict(running or {})
+    info = files.values(INSTALL_INFO) or {}
+    components = {
+        "driver": _driver(files, info, running),
+        "firmware": _firmware(files, info, running),
+        "docker_runtime": _docker_runtime(files),
+    }
+    components.update(_cann.observe(files, BASE))
+    return components
+
+
+def component(state, version=None, *, running=None, path=None, reason=None, record=None):
+    """Return one component of the result."""
+    return {"state": state, "version": version, "running": running, "path": path, "reason": reason, "record": record or {}}
+
+
+# --- driver ---------------------------------------------------------------------------------------------------------
+
+def _driver(files, info, running):
+    recorded = info.get("Driver_Install_Path_Param")
+    path = (recorded or BASE).rstrip("/") + "/driver"
+    values = files.values(path + "/version.info")
+    version = lookup(values, "Version")
+    kind = info.get("Driver_Install_Type")
+    loaded, live = running.get("driver_loaded"), running.get("driver_version")
+    record = {
+        "install_type": kind,
+        "install_path": recorded,
+        "for_all": {"yes": True, "no": False}.get(info.get("Driver_Install_For_All")),
+        "username": info.get("UserName"),
+        "usergroup": info.get("UserGroup"),
+        "package_version": lookup(values, "package_version"),
+        "compatible_firmware": lookup(values, "compatible_version_fw"),
+    }
+
+    def result(state, reason=None):
+        return component(state, version, running=live, path=path if version or recorded else None, reason=reason, record=record)
+
+    if not recorded:
+        if version or files.names(path):
+            reason = "%s is there, but %s does not name it: no package of this machine put it there." % (path, INSTALL_INFO)
+            return dict(result("foreign", reason), path=path)
+        if loaded:
+            reason = "A driver is loaded, but none is on disk: a removed one stays until a reboot, or a container loads it."
+            return result("reboot_pending", reason)
+        return component("absent", running=live)
+    missing = _marks_missing(version, path, info) + _modules_missing(files, loaded, running.get("kernel") or platform.release())
+    if missing:
+        return result("half_installed", "Not complete: %s." % "; ".join(missing))
+    if loaded and live and not _is_version(live, version, record["package_version"]):
+        return result("reboot_pending", "Driver %s is on disk, %s is loaded." % (version, live))
+    if loaded is False and running.get("npu_present"):
+        return result("reboot_pending", "Driver %s is on disk, but not loaded." % version)
+    return result("present")
+
+
+def _is_version(live, version, package_version):
+    # HDK 22.x: the file name says 6.0.RC1, npu-smi 22.0.x; version.info has both.
+    return same(live, version) or same(live, package_version)
+
+
+def _marks_missing(version, path, info):
+    """Return what a complete driver has and this one has not. Each mark alone was seen in broken states (driver package, measured)."""
+    kind = info.get("Driver_Install_Type")
+    missing = [] if version else ["%s/version.info has no Version" % path]
+    if kind not in _KERNEL_TYPES:
+        missing.append("the installation type is %s, which has no kernel modules" % (kind or "not recorded"))
+    elif info.get("Driver_Install_Status") != "complete":
+        missing.append("%s has no Driver_Install_Status=complete" % INSTALL_INFO)
+    return missing
+
+
+def _modules_missing(files, loaded, kernel):
+    """Return what is wrong with the module files that the package has listed; without a list nothing is claimed.
+
+    A full disk in /lib/modules leaves empty files behind an exit code of 0 (driver package, measured); such a driver may
+    even be loaded until the next boot. Where the files lie matters only for a driver that is not loaded.
+    """
+    listed = re.findall(r"^\s*\[driver_ko\]\s*(\S+)", files.text("/etc/ascend_filelist.info") or "", re.MULTILINE)
+    sizes = [(name, files.size(name)) for name in listed]
+    empty = [name for name, size in sizes if size == 0]
+    gone = [name for name, size in sizes if size is None]
+    if empty:
+        return ["module file %s is empty" % empty[0]]
+    if loaded:
+        return []
+    if gone:
+        return ["module file %s is not there" % gone[0]]
+    kernels = sorted({found.group(1) for found in (re.search(r"/modules/([^/]+)/", name) for name in listed) if found})
+    if kernels and kernel not in kernels:
+        return ["its kernel modules are for %s, the running kernel is %s" % (", ".join(kernels), kernel)]
+    return []
+
+
+# --- firmware -------------------------------------------------------------------------------------------------------
+
+def _firmware(files, info, running):
+    recorded = info.get("Firmware_Install_Path_Param")
+    path = (recorded or BASE).rstrip("/") + "/firmware"
+    values = files.values(path + "/version.info")
+    version = lookup(values, "Version")
+    chips = running.get("firmware_versions")
+    live = ", ".join(sorted(set(chips))) if chips else None
+    record = {
+        "install_type": info.get("Firmware_Install_Type"),
+        "install_path": recorded,
+        "package_version": lookup(values, "package_version"),
+        "compatible_driver": lookup(values, "compatible_version_drv"),
+    }
+
+    def result(state, reason=None):
+        return component(state, version, running=live, path=path if version or recorded else None, reason=reason, record=record)
+
+    if not recorded:
+        if version:
+            return result("foreign", "%s is there, but %s does not name it." % (path, INSTALL_INFO))
+        return component("absent", running=live)
+    if not version:
+        return result("half_installed", "Not complete: %s/version.info has no Version." % path)
+    differing = [chip for chip in chips or [] if not same(chip, version)]
+    if differing:
+        reason = "Firmware %s is written, %d of %d chips run %s." % (version, len(differing), len(chips), ", ".join(sorted(set(differing))))
+        return result("reboot_pending", reason)
+    return result("present")
+
+
+# --- docker runtime -------------------------------------------------------------------------------------------------
+
+def _docker_runtime(files):
+    path = "%s/%s" % (BASE, RUNTIME_FOLDER)
+    values = files.values(path + "/ascend_docker_runtime_install.info")
+    version = lookup(values, "version")
+    version = re.sub(r"^[vV](?=[0-9])", "", version) if version else None
+    record = {key: lookup(values, key) for key in ("install-scene", "config-file-path", "arch")}
+    binaries = ["ascend-docker-runtime", "ascend-docker-hook"]
+    missing = [name for name in binaries if not files.size(os.path.join(path, name))]
+    if values is None and len(missing) == len(binaries):
+        return component("absent")
+    if values is None:
+        return component("foreign", path=path, reason="%s has no ascend_docker_runtime_install.info: no package put it there." % path)
+    if version is None:
+        missing.append("version in ascend_docker_runtime_install.info")
+    if not files.names("/etc/ascend-docker-runtime.d"):
+        missing.append("/etc/ascend-docker-runtime.d/base.list")
+    if missing:
+        return component("half_installed", version, path=path, reason="Not complete: %s missing." % ", ".join(missing), record=record)
+    return component("present", version, path=path, record=record)
