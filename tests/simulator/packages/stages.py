@@ -6,7 +6,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from tables import FAMILIES, MODULES, at_least
+from tables import BASE_LISTS, FAMILIES, INNER_VERSIONS, MODULES, at_least
 
 HERE = Path(__file__).resolve().parent
 
@@ -185,4 +185,63 @@ def stage_firmware(stage, options):
     write(tree / "image" / "firmware.bin", f"npu-sim firmware {options.firmware}\n", 0o440)
 
 
-STAGES = {"driver": stage_driver, "firmware": stage_firmware}
+def stage_cann(stage, options, component):
+    family = FAMILIES[options.content_family]
+    version = options.cann
+    layout = "cann" if at_least(version, "8.5.0") else "ascend-toolkit"
+    if component == "cann_toolkit":
+        name, tag, log_name = "Ascend-cann-toolkit", "Toolkit", "ascend_toolkit_install.log"
+    elif layout == "cann":
+        name, tag = f"Ascend-cann-{family['ops']}-ops", f"Ops_{family['ops']}"
+        log_name = f"ascend_ops_{family['ops']}_install.log"
+    else:
+        name, tag, log_name = f"Ascend-cann-kernels-{family['ops']}", f"Kernels_{family['ops']}", "ascend_kernels_install.log"
+    copy_scripts(stage, "cann", ("install.sh", "layout.sh", "set_env.sh"))
+    write_conf(
+        stage, options, component=component, version=version, layout=layout, package_name=name, tag=tag, log_name=log_name,
+        inner_version=INNER_VERSIONS.get(version, "V100R001C00SPC000B000"), compatible_version="[V100R001C00,V100R001C99]",
+        space_mib=1024 if options.space_mib is None else options.space_mib,
+    )  # fmt: skip
+    files = stage / "files"
+    if component == "cann_toolkit":
+        write(files / "lib64" / "libascendcl.so", "placeholder\n")
+        write(files / "bin" / "npu-sim-cann", f"#!/bin/sh\necho {version}\n", 0o755)
+        write(files / "share" / "info" / "runtime" / "scene.info", f"os=linux\nos_version=any\narch={options.arch}\n")
+        write(files / "share" / "info" / "runtime" / "script" / "README", "Empty in the simulator.\n")
+    elif layout == "cann":
+        kernel = files / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe" / "kernel"
+        write(kernel / f"ascend{family['ops'].lower()}" / "add.o", "placeholder\n")
+        write(kernel / "config" / f"ascend{family['ops'].lower()}" / "add.json", "{}\n")
+    else:
+        write(files / "opp_kernel" / "built-in" / f"ascend{family['ops'].lower()}" / "add.o", "placeholder\n")
+
+
+def stage_toolkit(stage, options):
+    stage_cann(stage, options, "cann_toolkit")
+
+
+def stage_kernels(stage, options):
+    stage_cann(stage, options, "cann_kernels")
+
+
+def stage_docker_runtime(stage, options):
+    copy_scripts(stage, "docker_runtime", ("install.sh", "uninstall.sh", "engine.sh"))
+    write_conf(stage, options, version=options.runtime, licence_prompt="y" if at_least(options.runtime, "26.1.0") else "n")
+    binaries = HERE / "docker_runtime"
+    for name in ("ascend-docker-runtime", "ascend-docker-plugin-install-helper"):
+        write(stage / "bin" / name, (binaries / name).read_text(), 0o550)
+    # The mounts are part of the wrapper's change to the container; these two have nothing to do in the simulator.
+    for name in ("ascend-docker-hook", "ascend-docker-cli", "ascend-docker-destroy"):
+        write(stage / "bin" / name, "#!/bin/sh\nexit 0\n", 0o550)
+    write(stage / "README", f"Ascend Docker Runtime {options.runtime}, simulated.\n")
+    for kind, lines in BASE_LISTS.items():
+        write(stage / "lists" / f"base.list{kind and '_' + kind}", "\n".join(lines))
+
+
+STAGES = {
+    "driver": stage_driver,
+    "firmware": stage_firmware,
+    "cann_toolkit": stage_toolkit,
+    "cann_kernels": stage_kernels,
+    "docker_runtime": stage_docker_runtime,
+}

@@ -42,6 +42,31 @@ MODULES = (
     "asdrv_hdc", "asdrv_log", "asdrv_pbl", "asdrv_queue", "asdrv_svm", "asdrv_trs", "asdrv_vmng", "asdrv_vpc", "ts_agent",
 )  # fmt: skip
 
+# Known from "Ascend packages" fact sheet, section 3.1.
+INNER_VERSIONS = {"8.5.0": "V100R001C25SPC001B212", "9.1.0": "V100R001C11SPC001B243"}
+
+# "Ascend Docker Runtime" fact sheet, section 7; the empty key is for servers and cards.
+_DRIVER = "/usr/local/Ascend/driver"
+_BOARD = [
+    "/etc/sys_version.conf", "/etc/hdcBasic.cfg", "/usr/lib64/libaicpu_processer.so", "/usr/lib64/libaicpu_prof.so",
+    "/usr/lib64/libaicpu_sharder.so", "/usr/lib64/libaicpu_scheduler.so", "/usr/lib64/libadump.so", "/usr/lib64/libtsd_eventclient.so",
+    "/usr/lib64/libdcmi.so", "/usr/lib64/libmpi_dvpp_adapter.so", "/usr/lib64/libstackcore.so", "/usr/lib64/aicpu_kernels",
+    "/usr/local/sbin/npu-smi", f"{_DRIVER}/lib64", "/var/slogd", "/var/dmp_daemon", "/var/queue_schedule",
+]  # fmt: skip
+BASE_LISTS = {
+    "": [f"{_DRIVER}/lib64", f"{_DRIVER}/include", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/var/queue_schedule"],
+    "A200": [
+        f"{_DRIVER}/lib64", "/usr/local/sbin/npu-smi", f"{_DRIVER}/tools", "/etc/hdcBasic.cfg", "/etc/sys_version.conf",
+        "/var/queue_schedule",
+    ],
+    "A200ISoC": ["/usr/local/bin/npu-smi", "/etc/hdcBasic.cfg", "/etc/sys_version.conf", "/var/queue_schedule"],
+    "A200IA2": _BOARD,
+    "A500": ["/home/data/miniD/driver/lib64", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/var/queue_schedule"],
+    "A500A2": [
+        *_BOARD, "/etc/ld.so.conf.d/mind_so.conf", "/usr/lib64/libsemanage.so.2", "/usr/lib64/libmmpa.so", "/usr/lib64/libdrvdsmi.so",
+    ],
+}  # fmt: skip
+
 
 def version_key(version):
     """Order good enough for the few comparisons here: numbers, with rc below the plain number."""

@@ -22,8 +22,8 @@ def build(tmp_path_factory):
         key = (component, options)
         if key not in cache:
             out = tmp_path_factory.mktemp("packages")
-            command = [sys.executable, str(PACKAGES / "build.py"), "--out", str(out), "--component", component, "--space-mib", "1", *options]
-            subprocess.run(command, check=True, capture_output=True)
+            words = ["--out", str(out), "--component", component, "--space-mib", "1", *options]
+            subprocess.run([sys.executable, str(PACKAGES / "build.py"), *words], check=True, capture_output=True)
             cache[key] = next(out.glob("*.run"))
         return cache[key]
 
