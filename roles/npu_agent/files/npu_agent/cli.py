@@ -6,7 +6,10 @@ import json
 import os
 import sys
 
-from . import __version__, config
+from . import __version__, config, health
+from .eyes import Eyes
+from .log import Log
+from .look import Looker
 
 
 def parser():
@@ -42,23 +45,16 @@ def main(argv=None):
 
 
 def serve(settings):
-    # The driver is asked while gRPC loads; fork handlers of gRPC have no place in a process that starts a child.
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    from .eyes import Eyes
-
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers have no place in a process that starts a child
     eyes = Eyes(settings)
     eyes.start()
-    from .log import Log
-    from .serve import serve as run
+    from . import serve as service  # noqa: PLC0415  the driver is asked while gRPC loads
 
-    return run(settings, eyes, Log(settings.log_level))
+    return service.serve(settings, eyes, Log(settings.log_level))
 
 
 def discover(settings, as_json):
     """Ends with 0 when DCMI told of every chip (also of none on a node without NPU), else with 1."""
-    from . import health
-    from .look import Looker
-
     looker = Looker(settings)
     try:
         sight = looker.look()
@@ -77,7 +73,8 @@ def discover(settings, as_json):
         for chip in chips:
             numa = "-" if chip["numa_node"] is None else chip["numa_node"]
             word = {True: "healthy", False: "unhealthy", None: "unknown"}[chip["healthy"]]
-            print(f"  {chip['phy_id']:>3}  {chip['pci_address'] or '-':14}  numa {numa}  {chip['name'] or '-':10}  {word}  {chip['reason']}".rstrip())
+            where = chip["pci_address"] or "-"
+            print(f"  {chip['phy_id']:>3}  {where:14}  numa {numa}  {chip['name'] or '-':10}  {word}  {chip['reason']}".rstrip())
         for problem in sight.problems:
             print(f"  problem: {problem}")
     return 0 if sight.complete and not sight.problems else 1

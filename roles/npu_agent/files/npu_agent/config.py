@@ -5,6 +5,7 @@ SETTINGS is the whole list. A wrong file is refused with every fault in it: file
 """
 
 import os
+import re
 from types import SimpleNamespace
 
 PATH = "/etc/npu-agent/config.yaml"
@@ -69,8 +70,6 @@ def resource_name(value):
     """What kubelet accepts was measured; the API server has the same rule for pods."""
     if value in ("", None):
         return ""
-    import re
-
     allowed = "empty (by family), or domain/name such as huawei.com/Ascend910: a lower-case domain, then letters, digits, '-', '_', '.'"
     label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     match = re.fullmatch(rf"({label}(\.{label})*)/([A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)", str(value))
@@ -97,9 +96,9 @@ SETTINGS = {
     "proc_root": ("/proc", path, "where procfs is mounted"),
     "install_path": ("/usr/local/Ascend", path, "where the driver is installed"),
     "dcmi_library": ("", path_or_empty, "libdcmi.so; empty: the driver's own places"),
-    "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve on a node that has several kinds"),
+    "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve where there are several kinds"),
     "resource_name": ("", resource_name, "extended resource; empty: the one of the family"),
-    "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable, or both"),
+    "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable"),
     "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
     "poll_seconds": (1.0, seconds(0.1, 3600), "time between two looks at the chips"),
     "query_timeout": (10.0, seconds(0.1, 600), "time that one DCMI query may take before its process is killed"),
@@ -137,7 +136,7 @@ def load(file=None, environ=None):
 
 def read_file(name, must_exist):
     """({key: (value, place)}, faults) of a YAML file whose top is a mapping of scalars."""
-    import yaml
+    import yaml  # noqa: PLC0415  discover and serve without a file do not need it
 
     given, faults = {}, []
     try:
@@ -169,7 +168,7 @@ def read_file(name, must_exist):
 
 
 def suggestion(key):
-    import difflib
+    import difflib  # noqa: PLC0415  memory that only a faulty file needs
 
     near = difflib.get_close_matches(key, SETTINGS, n=1)
     return f" (did you mean {near[0]}?)" if near else f"; there are: {', '.join(SETTINGS)}"

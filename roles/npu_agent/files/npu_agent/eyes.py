@@ -28,7 +28,7 @@ class Eyes(threading.Thread):
             notify = self.notify
             if notify is not None:
                 notify()
-            self.over.wait(self.poll_seconds)
+            self.over.wait(self.poll_seconds if sight.present else max(self.poll_seconds, 5.0))
         self.looker.close()
 
     def stop(self):

@@ -1,94 +1,108 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the chips of this node: PCI functions, device nodes, and DCMI through its child process."""
+"""Looks at the chips of this node: what the detector knows of them, and their health, asked anew each time."""
 
 import os
+import time
 from collections import namedtuple
 
-from ._hardware import _pci
 from ._hardware._dcmi_client import DcmiClient, DcmiError, find_library
-from ._hardware._families import family_of_name
+from ._hardware._detect import detect
+from ._hardware._query import QueryError
 
 # family: of the chips, None when it is not known. chips: records for health.judge. problems: texts for operators.
-# present: the node has an NPU at all. complete: DCMI told of all chips, so one that is missing is gone.
+# present: the node has an NPU at all. complete: the driver told of all chips, so one that is missing is gone.
 Sight = namedtuple("Sight", "present family chips problems complete")
+
+DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
 
 
 class Looker:
-    def __init__(self, settings):
-        self.settings = settings
+    def __init__(self, settings, clock=time.monotonic):
+        self.settings, self.clock = settings, clock
         self.client = None
-        self.identities, self.identified = {}, None
+        self.found, self.found_at, self.starts = None, 0.0, 0
 
     def close(self):
         if self.client is not None:
             self.client.close()
 
-    def ask(self, command):
-        if self.client is None:
-            library = self.settings.dcmi_library or find_library(self.settings.install_path)
-            self.client = DcmiClient(library, self.settings.query_timeout, self.settings.install_path)
-        return self.client.call(command)
-
     def look(self):
         """One look. Takes at most a few times query_timeout and never raises for what the node is like."""
-        functions = [function for function in _pci.scan(self.settings.sysfs_root) if function["kind"] == "chip"]
-        if not functions and not os.path.exists(f"{self.settings.dev_root}/davinci_manager"):
-            return Sight(False, None, [], [], True)
         try:
-            states = self.ask("health")
-            self.identify(states)
+            if self.outdated():
+                self.found = None
+                found = self.detect()
+                if "dcmi" not in (found["query"]["source"] or ""):
+                    return unusable(found)
+                self.found, self.found_at, self.starts = found, self.clock(), self.client.starts
+            states = self.client.call("health")
         except DcmiError as error:
-            return Sight(True, None, [], [unusable(functions, error)], False)
-        return merge(functions, self.identities, states, self.settings.family, self.settings.dev_root)
+            self.found = None
+            return Sight(True, None, [], [f"the NPU driver does not answer: {error}"], False)
+        sight = combine(self.found, states, self.settings)
+        if {place(state) for state in states} != {place(chip) for chip in self.found["chips"]}:
+            self.found = None  # there are other chips than before: detect again next time
+        return sight
 
-    def identify(self, states):
-        """Names and addresses, asked again only when the chips are others than before or the library was opened anew."""
-        mark = (self.client.starts, [place(state) for state in states])
-        if mark != self.identified:
-            self.identities = {place(chip): chip for chip in self.ask("chips")}
-            self.identified = (self.client.starts, mark[1])
+    def outdated(self):
+        return self.found is None or self.client.starts != self.starts or self.clock() - self.found_at > DETECT_SECONDS
+
+    def detect(self):
+        settings, missing = self.settings, []
+        if self.client is None:
+            try:
+                library = settings.dcmi_library or find_library(settings.install_path)
+                self.client = DcmiClient(library, settings.query_timeout, settings.install_path)
+            except DcmiError as error:
+                missing = [QueryError("dcmi", error.code, error.message)]
+        return detect(
+            None, settings.sysfs_root, settings.dev_root, dcmi=self.client, timeout=settings.query_timeout,
+            install_path=settings.install_path, missing=missing,
+        )
 
 
 def place(record):
     return record["card_id"], record["device_id"]
 
 
-def unusable(functions, error):
-    where = ", ".join(function["address"] for function in functions) or "a device node"
-    bound = sum(function["driver"] is not None for function in functions)
-    text = f"{len(functions)} NPUs on PCI ({where}), {bound} with a driver; the driver cannot be asked: {error}"
-    return text if functions else f"there is {where} of an NPU driver, but it cannot be asked: {error}"
+def unusable(found):
+    """A node without an NPU, or one whose driver cannot be asked: two very different things."""
+    if not found["present"] and found["query"]["ok"]:
+        return Sight(False, None, [], [], True)
+    where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
+    seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
+    driver = "its driver is loaded" if found["driver"]["loaded"] else "its driver is not loaded"
+    cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
+    return Sight(True, None, [], [f"this node has {seen}, {driver}, but the chips cannot be asked: {cause}"], False)
 
 
-def merge(functions, identities, states, wanted_family, dev_root):
-    """One record for each chip that DCMI names, with what PCI and /dev show of it."""
-    by_address = {function["address"]: function for function in functions}
+def combine(found, states, settings):
+    """What the detector knows of each chip and what DCMI says of it now. Keeps the order of ids, loses no chip silently."""
+    by_place = {place(state): state for state in states}
     chips, problems, families = [], [], set()
-    for state in states:
-        known = identities.get(place(state), {})
-        address = known.get("pci_address")
-        function = by_address.pop(address, None)
-        family = function["family"] if function else family_of_name(known.get("name"))
-        phy_id = known.get("phy_id") if state["phy_id"] is None else state["phy_id"]
-        where = f"card {state['card_id']} chip {state['device_id']}" + (f" (PCI {address})" if address else "")
-        error = state["error"]["message"] if state["error"] else None
-        if phy_id is None or family is None:
-            problems.append(f"{where} is left out: {error or 'its family is not known'}")
+    for known in found["chips"]:
+        where = f"the NPU {known['pci_address'] or place(known)}"
+        if known["phy_id"] is None or known["family"] is None:
+            cause = (known["error"] or {}).get("message") or "the driver does not know it"
+            problems.append(f"{where} is left out: {cause}")
             continue
-        if wanted_family not in ("auto", family):
+        if settings.family not in ("auto", known["family"]):
             continue
-        families.add(family)
-        node = f"{dev_root}/davinci{phy_id}"
-        chips.append({
-            "phy_id": phy_id, "card_id": state["card_id"], "device_id": state["device_id"], "name": known.get("name"), "family": family,
-            "pci_address": address, "numa_node": function["numa_node"] if function else None,
-            "driver_bound": function["driver"] is not None if function else None,
-            "device_node": node, "device_node_present": os.path.exists(node),
-            "health_code": state["health_code"], "error_codes": state["error_codes"], "dropped": state["dropped"], "error": error,
-        })
-    for address in sorted(by_address):
-        problems.append(f"the NPU at PCI {address} is not known to the driver")
+        families.add(known["family"])
+        state = by_place.get(place(known))
+        if state is None:
+            continue  # gone since the detection
+        node = f"{settings.dev_root}/davinci{known['phy_id']}"
+        function = f"{settings.sysfs_root}/bus/pci/devices/{known['pci_address']}"
+        bound = os.path.exists(f"{function}/driver") if known["evidence"]["pci"] else None
+        chip = {key: known[key] for key in ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial")}
+        chip.update({key: state[key] for key in ("health_code", "error_codes", "dropped")})
+        chip.update(driver_bound=bound, device_node=node, device_node_present=os.path.exists(node))
+        chip["error"] = state["error"]["message"] if state["error"] else None
+        chips.append(chip)
+    problems += [error["message"] for error in found["query"]["errors"]]
     if len(families) > 1:
         several = ", ".join(sorted(families))
-        return Sight(True, None, [], [*problems, f"NPUs of several families ({several}): set `family` in the configuration to one of them"], True)
-    return Sight(True, families.pop() if families else None, chips, problems, True)
+        problems.append(f"this node has NPUs of several families ({several}): set `family` in the configuration to one of them")
+        return Sight(True, None, [], problems, True)
+    return Sight(True, families.pop() if families else None, chips, problems, found["query"]["ok"])

@@ -30,11 +30,8 @@ def describe(text):
                 field.type = SCALARS[kind]
                 continue
             field.type = Field.TYPE_MESSAGE
-            if kind.startswith("map"):
-                kind = add_map_entry(message, field_name)
-                field.type_name = f".{package}.{name}.{kind}"
-            else:
-                field.type_name = f".{package}.{kind}"
+            inner = f"{name}.{add_map_entry(message, field_name)}" if kind.startswith("map") else kind
+            field.type_name = f".{package}.{inner}"
     return described
 
 

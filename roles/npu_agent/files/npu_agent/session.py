@@ -41,7 +41,7 @@ class Session:
     def stream_open(self):
         return self.plugin is not None and self.plugin.streams > 0
 
-    def enter(self, state, cause="", event=None, level="info", **fields):
+    def enter(self, state, cause="", event=None, level="info", /, **fields):
         self.state, self.cause = state, cause
         if event:
             self.say(event, level, **fields)
@@ -62,7 +62,7 @@ class Session:
             await self.folder.wait(self.stopping, self.look_again)
             return
         before = stamp(self.kubelet_socket)
-        if before is None:
+        if before is None or not alive(self.kubelet_socket):
             self.await_kubelet()
             await self.pause(None)
             return
@@ -101,7 +101,9 @@ class Session:
 
     def await_kubelet(self):
         self.failures = 0
-        if os.path.isdir(self.settings.kubelet_dir):
+        if os.path.exists(self.kubelet_socket):
+            cause = f"nobody listens on {self.kubelet_socket}: kubelet does not run"
+        elif os.path.isdir(self.settings.kubelet_dir):
             cause = f"there is no {self.kubelet_socket}: kubelet does not run"
         else:
             cause = (f"there is no folder {self.settings.kubelet_dir}: kubelet has never run here, or has it elsewhere "

@@ -40,8 +40,10 @@ def metrics(session, board, counters):
     add("info", "gauge", "Version and resource of the agent.", [({"version": __version__, "resource": board.resource or ""}, 1)])
     add("registered", "gauge", "1 while kubelet knows the resource and listens.", [({}, int(session.registered and session.stream_open))])
     add("state", "gauge", "1 for the state the agent is in.", [({"state": session.state}, 1)])
-    rows = [({"chip": chip.id, "pci_address": chip.pci_address or "", "reason": chip.reason}, int(chip.healthy)) for chip in board.chips.values()]
-    add("chip_healthy", "gauge", "1 for a chip that may take work.", rows)
+    add("chip_healthy", "gauge", "1 for a chip that may take work.", [
+        ({"chip": chip.id, "pci_address": chip.pci_address or ""}, int(chip.healthy))
+        for chip in board.chips.values()
+    ])
     for name, text in (
         ("registrations", "Registrations that kubelet accepted."), ("lists_sent", "Device lists sent to kubelet."),
         ("allocations", "Containers that got chips."), ("allocations_refused", "Allocate calls that were refused."),

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The process: sockets, node status, commands. `python3 -m kubelet_standin --help`"""
+
+import argparse
+import json
+import os
+import signal
+import ssl
+import sys
+import threading
+import time
+import urllib.request
+
+from . import service
+from .control import SOCKET, Control
+from .devices import Manager
+
+
+def log(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class NodeStatus(threading.Thread):
+    """Kubelet tells the API server every 10 s, so what people see is that late (measured); `seconds` makes it another period."""
+
+    def __init__(self, manager, options):
+        super().__init__(daemon=True)
+        self.manager, self.options = manager, options
+        self.last = {"capacity": {}, "allocatable": {}}
+        self.error = None
+
+    def run(self):
+        while True:
+            self.last = self.manager.numbers()
+            if self.options.api:
+                try:
+                    self.patch()
+                    self.error = None
+                except OSError as error:
+                    if str(error) != self.error:
+                        log(f"node status: {error}")
+                    self.error = str(error)
+            time.sleep(self.options.status_seconds)
+
+    def patch(self):
+        numbers = {key: {name: str(count) for name, count in value.items()} for key, value in self.last.items()}
+        request = urllib.request.Request(  # noqa: S310  the URL is the operator's
+            f"{self.options.api}/api/v1/nodes/{self.options.node}/status", json.dumps({"status": numbers}).encode(), method="PATCH",
+            headers={"Content-Type": "application/strategic-merge-patch+json"},
+        )
+        if self.options.token_file:
+            with open(self.options.token_file, encoding="utf-8") as stream:
+                request.add_header("Authorization", f"Bearer {stream.read().strip()}")
+        context = ssl.create_default_context(cafile=self.options.ca_file) if self.options.ca_file else None
+        with urllib.request.urlopen(request, timeout=10, context=context) as response:  # noqa: S310
+            response.read()
+
+
+class Kubelet:
+    def __init__(self, options):
+        self.options, self.start = options, time.time()
+        service.clean(options.plugins)
+        self.manager = Manager(options.plugins, options.topology_policy, options.numa_nodes)
+        self.registration, self.servers = service.start(self.manager, options.pod_resources, log)
+        self.status = NodeStatus(self.manager, options)
+        self.status.start()
+        self.control = Control(options.control, self)
+
+    def command(self, name, **arguments):
+        return getattr(self, "do_" + name)(**arguments)
+
+    def do_info(self):
+        return {"start": self.start, "pid": os.getpid(), "node": self.options.node}
+
+    def do_nodes(self):
+        return {self.options.node: self.status.last}
+
+    def do_allocatable(self):
+        return self.manager.numbers()
+
+    def do_devices(self):
+        with self.manager.lock:
+            return {
+                name: {device: {"healthy": device in resource.healthy, "numa": resource.numa.get(device, [])}
+                       for device in sorted(resource.healthy | resource.unhealthy)}
+                for name, resource in self.manager.resources.items()
+            }
+
+    def do_registrations(self):
+        return self.registration.requests
+
+    def do_calls(self, resource):
+        client = self.manager.resources[resource].client
+        return client.calls if client else []
+
+    def do_allocate(self, count, resource, pod):
+        return self.manager.allocate(count, resource, pod)
+
+    def do_pods(self):
+        with self.manager.lock:
+            return dict(self.manager.pods)
+
+    def do_delete(self, pod):
+        self.manager.delete(pod)
+        return pod
+
+    def do_restart(self, down=0.0):
+        threading.Timer(0.05, again, [down]).start()
+        return "restarting"
+
+
+def again(down):
+    """A new process image closes every socket and removes none, as the end of a kubelet does."""
+    log(f"restarting after {down} s")
+    os.environ["KUBELET_STANDIN_DOWN"] = str(down)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  no shell is wanted
+
+
+def parse(argv):
+    env = os.environ.get
+    parser = argparse.ArgumentParser(description=__doc__)
+    root = env("KUBELET_STANDIN_ROOT", "/var/lib/kubelet")
+    parser.add_argument("--plugins", default=f"{root}/device-plugins")
+    parser.add_argument("--pod-resources", default=f"{root}/pod-resources")
+    parser.add_argument("--control", default=env("KUBELET_STANDIN_SOCKET", SOCKET))
+    parser.add_argument("--node", default=env("KUBELET_STANDIN_NODE") or os.uname().nodename)
+    parser.add_argument("--status-seconds", type=float, default=float(env("KUBELET_STANDIN_STATUS_SECONDS", "10")))
+    parser.add_argument("--api", default=env("KUBELET_STANDIN_API", ""), help="URL of an API server that gets the node status")
+    parser.add_argument("--token-file", default=env("KUBELET_STANDIN_TOKEN_FILE", ""))
+    parser.add_argument("--ca-file", default=env("KUBELET_STANDIN_CA_FILE", ""))
+    parser.add_argument("--topology-policy", choices=["none", "restricted"], default=env("KUBELET_STANDIN_TOPOLOGY_POLICY", "none"))
+    parser.add_argument("--numa-nodes", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    options = parse(argv)
+    time.sleep(float(os.environ.pop("KUBELET_STANDIN_DOWN", "0")))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_unused: os._exit(0))
+    kubelet = Kubelet(options)
+    log(f"kubelet stand-in: node {options.node}, plugins in {options.plugins}, control at {options.control}")
+    while True:
+        kubelet.status.join(3600)
