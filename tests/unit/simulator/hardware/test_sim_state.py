@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The state file: parallel setters, refusals, power cycles, and the npu-sim command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import npu_sim
+import pytest
+
+CLI = Path(npu_sim.__file__)
+
+
+def cli(state, *words):
+    done = subprocess.run(
+        [sys.executable, str(CLI), "--state", str(state), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def module_files(root, version, names=("drv_pcie_host", "ascend_xsmem")):
+    folder = root / "lib/modules" / os.uname().release / "updates"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / f"{name}.ko").write_text(f"npu-sim module {name} {version}\nrest\n")
+    (folder / "foreign.ko").write_bytes(b"\x7fELF\xff")
+
+
+def test_factory_state_is_a_server_without_driver():
+    content = npu_sim.initial()
+    npu_sim.validate(content)
+    assert [chip["pci_address"] for chip in content["chips"]] == [
+        f"0000:{bus}:00.0" for bus in ("c1", "c2", "81", "82", "01", "02", "41", "42")
+    ]
+    assert [chip["numa_node"] for chip in content["chips"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert not content["kernel"]["driver_loaded"]
+    with pytest.raises(npu_sim.StateError, match="0 to 8 chips"):
+        npu_sim.initial(chips=9)
+
+
+def test_serials_differ_between_nodes_and_stay(state):
+    one, two = npu_sim.initial(), npu_sim.initial()
+    npu_sim.personalise(one, "node1")
+    npu_sim.personalise(two, "node2")
+    serials = [chip["serial"] for content in (one, two) for chip in content["chips"]]
+    assert len(set(serials)) == 16
+    npu_sim.personalise(one, "node2")
+    assert [chip["serial"] for chip in one["chips"]] == serials[:8]
+    assert all(len(chip["vdie"]) == len(chip["ndie"]) == 5 for chip in one["chips"])
+
+
+def test_parallel_setters_lose_nothing(state):
+    npu_sim.set_values({"counter": 0}, state)
+    code = (
+        f"import sys; sys.path.insert(0, {str(CLI.parent)!r}); import npu_sim\n"
+        f"for _ in range(20): npu_sim.update(lambda s: s.update(counter=s['counter'] + 1), {str(state)!r})"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(5)]
+    for number in range(10):
+        cli(state, "set", f"chips.{number % 8}.temperature_c", str(50 + number))
+    assert [process.wait(60) for process in processes] == [0] * 5
+    content = npu_sim.load(state)
+    assert content["counter"] == 100
+    assert content["generation"] == 111
+    assert [chip["temperature_c"] for chip in content["chips"]] == [58, 59, 52, 53, 54, 55, 56, 57]
+    assert [name for name in os.listdir(state.parent) if name.startswith(".state")] == []
+
+
+def test_get_and_set(state):
+    assert cli(state, "get", "chips.3.pci_address") == (0, '"0000:82:00.0"\n', "")
+    assert cli(state, "get", "-r", "chips.3.pci_address")[1] == "0000:82:00.0\n"
+    assert cli(state, "set", "chips.3.health", "3", "behaviour.npu_smi", "hang", "chips.*.power_w", "80.5")[0] == 0
+    assert json.loads(cli(state, "get", "chips.*.health")[1]) == [0, 0, 0, 3, 0, 0, 0, 0]
+    assert cli(state, "get", "-r", "chips.*.power_w")[1].split() == ["80.5"] * 8
+    assert json.loads(cli(state, "get")[1])["behaviour"]["npu_smi"] == "hang"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("set", "chips.3.health", "bad"), "chips.3.health must be a whole number"),
+        (("set", "chips.9.health", "1"), "nothing at 'chips.9.health'"),
+        (("set", "kernel.driver_loaded", "yes"), "kernel.driver_loaded must be true or false"),
+        (("set", "behaviour.npu_smi", "sleepy"), "must be one of ok, fail, hang, garbage"),
+        (("set", "behaviour.dcmi", "garbage"), "behaviour.dcmi must be"),
+        (("set", "kernel.node_mode", "rw"), "kernel.node_mode"),
+        (("set", "chips.0.health"), "pairs"),
+        (("set", "chips.0.health", "{"), "neither JSON"),
+        (("get", "chips.0.nothing"), "nothing at"),
+        (("load-driver",), "no module file drv_pcie_host.ko"),
+    ],
+)
+def test_refusals_say_why_and_change_nothing(state, words, message):
+    before = state.read_bytes()
+    rc, _, error = cli(state, *words)
+    assert rc == 1
+    assert message in error
+    assert state.read_bytes() == before
+
+
+def test_driver_and_firmware_verbs(state):
+    assert cli(state, "unload-driver")[0] == 0
+    assert npu_sim.load(state)["kernel"]["driver_loaded"] is False
+    assert cli(state, "load-driver", "24.1.0") == (0, "24.1.0\n", "")
+    npu_sim.set_values({"chips.7.present": False}, state)
+    assert "7 chips" in cli(state, "flash-firmware", "7.8.0.5.216")[1]
+    chips = npu_sim.load(state)["chips"]
+    assert [chip["firmware_flash"] for chip in chips] == ["7.8.0.5.216"] * 7 + ["7.3.0.1.231"]
+    assert {chip["firmware_running"] for chip in chips} == {"7.3.0.1.231"}
+
+
+def test_unload_is_refused_while_a_node_is_held(state, monkeypatch):
+    holder = {"pid": 4711, "comm": "python3", "device": "/dev/davinci0"}
+    monkeypatch.setattr(npu_sim, "holders", lambda: [holder])
+    with pytest.raises(npu_sim.StateError, match=r"in use by: python3\[4711\] /dev/davinci0"):
+        npu_sim.unload_driver(state)
+    assert npu_sim.load(state)["kernel"]["driver_loaded"] is True
+
+
+def test_boot_runs_what_was_flashed_and_loads_what_is_on_disk(state, tmp_path):
+    content = npu_sim.load(state)
+    for chip in content["chips"]:
+        chip.update(firmware_flash="7.8.0.5.216", processes=[{"pid": 1}])
+    assert npu_sim.boot(content, "boot-1", tmp_path) is True
+    assert content["kernel"]["driver_loaded"] is False
+    assert content["kernel"]["driver_version"] is None
+    assert {chip["firmware_running"] for chip in content["chips"]} == {"7.8.0.5.216"}
+    assert content["chips"][0]["processes"] == []
+
+    module_files(tmp_path, "25.5.0")
+    assert npu_sim.boot(content, "boot-1", tmp_path) is False, "one boot counts once"
+    assert content["kernel"]["driver_loaded"] is False
+    assert npu_sim.boot(content, "boot-2", tmp_path) is True
+    assert (content["kernel"]["driver_loaded"], content["kernel"]["driver_version"]) == (True, "25.5.0")
+    assert npu_sim.loaded_modules(content) == ["drv_pcie_host", "ascend_xsmem"]
+
+
+def test_module_file_of_another_name_does_not_count(tmp_path):
+    module_files(tmp_path, "25.5.0", names=["ts_agent"])
+    assert npu_sim.module_version("ts_agent", tmp_path) == "25.5.0"
+    assert npu_sim.module_version("drv_pcie_host", tmp_path) is None
+    assert npu_sim.module_version("foreign", tmp_path) is None
+
+
+def test_init_keeps_the_generation_growing(state):
+    generation = npu_sim.load(state)["generation"]
+    assert cli(state, "init", "--chips", "2", "--node", "other")[0] == 0
+    content = npu_sim.load(state)
+    assert (len(content["chips"]), content["node"]) == (2, "other")
+    assert content["generation"] > generation
