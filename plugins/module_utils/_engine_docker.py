@@ -20,7 +20,8 @@ UNIT_PROPERTIES = "LoadState,ActiveState,SubState,MainPID,KillMode,CanReload,Env
 
 # Flags of dockerd whose key in daemon.json has another name (dockerd --help and the reference of daemon.json; moby cmd/dockerd/config.go).
 SHORT_FLAGS = {
-    "-D": "debug", "-H": "host", "-l": "log-level", "-b": "bridge", "-g": "data-root", "-G": "group", "-p": "pidfile", "-s": "storage-driver",
+    "-D": "debug", "-H": "host", "-l": "log-level", "-b": "bridge", "-g": "data-root", "-G": "group", "-p": "pidfile",
+    "-s": "storage-driver",
 }
 LIST_KEYS = {
     "host": "hosts",
@@ -136,6 +137,27 @@ def parse_info(text):
         "containers_running": info.get("ContainersRunning"),
         "error": None,
     }
+
+
+def unmet(info, expect):
+    """Return what the engine has other than expected, as a text; None when all is as expected. Pure."""
+    if not info["active"]:
+        return "dockerd does not answer: %s" % info["error"]
+    name = expect["name"]
+    found = info["runtimes"].get(name)
+    if expect["state"] == "absent":
+        if info["default_runtime"] == name:
+            return "its default runtime is still %s" % name
+        return "it still has the runtime %s" % name if found else None
+    if found is None:
+        return "it does not have the runtime %s" % name
+    if found["path"] != expect["path"]:
+        return "its runtime %s is %s" % (name, found["path"])
+    if expect.get("args") is not None and found["args"] != expect["args"]:
+        return "its runtime %s has other arguments" % name
+    if expect.get("default") == name and info["default_runtime"] != name:
+        return "its default runtime is %s" % info["default_runtime"]
+    return None
 
 
 def binary_version(run, root="/", timeout=20):

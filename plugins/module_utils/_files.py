@@ -134,7 +134,7 @@ def sync_folder(path):
 
 @contextlib.contextmanager
 def staged(before, data, new_mode=0o644):
-    """Give the path of a temporary file beside ``before.target`` with ``data`` and the looks of ``before``; gone afterwards unless renamed."""
+    """Give a temporary file beside ``before.target`` with ``data`` and the looks of ``before``; gone afterwards unless renamed."""
     folder = os.path.dirname(before.target)
     try:
         descriptor, path = tempfile.mkstemp(prefix=".%s." % os.path.basename(before.target), suffix=".npu-fleet", dir=folder)

@@ -22,6 +22,7 @@ COLUMN_WITH_UNIT = re.compile(r"[^()\s][^()]*\([^()]*\)")
 BUS_ID = re.compile(r"^(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])$")
 WORD = re.compile(r"^[A-Za-z]+$")
 INTEGER = re.compile(r"^[0-9]{1,18}$")
+SIGNED = re.compile(r"^-?[0-9]{1,6}$")
 DECIMAL = re.compile(r"^-?[0-9]{1,12}(\.[0-9]{1,6})?$")
 KEY_VALUE = re.compile(r"^([A-Za-z][^:]{0,60}?)\s*:\s*(.*)$")
 # Printed above the table when the install record has no completion mark: the table below it is as good as any.
@@ -141,10 +142,12 @@ class _Chips:
             if "Bus-Id" not in names or "Memory-Usage(MB)" not in names:
                 raise ValueError("the second row of the header has no Bus-Id and Memory-Usage(MB)")
         elif self.half is None:
-            self.half = self._read(self.first, cells)
+            self.half = self._upper(self._read(self.first, cells))
         else:
-            row, self.half = dict(self.half, **self._read(self.second, cells)), None
-            self.chips.append(self._chip(row))
+            lower = self._lower(self._read(self.second, cells))
+            chip, self.half = self.half, None
+            chip.update(lower)
+            self.chips.append(chip)
 
     @staticmethod
     def _read(header, cells):
@@ -163,27 +166,32 @@ class _Chips:
         return row
 
     @staticmethod
-    def _chip(row):
+    def _upper(row):
         npu_id = _integer(row.get("NPU") or row.get("NPU ID") or "")
         if npu_id is None:
             raise ValueError("the row has no NPU id")
-        bus = row["Bus-Id"]
-        if bus not in NOTHING and normal_bus_id(bus) is None:
-            raise ValueError("%r is no PCI address" % bus)
         health = row["Health"]
         if health not in NOTHING and not WORD.match(health):
             raise ValueError("%r is no health word" % health)
-        memory, hbm = _pair(row["Memory-Usage(MB)"]), _pair(row.get("HBM-Usage(MB)", "NA"))
         _pair(row.get("Hugepages-Usage(page)", "NA"))
         return {
             "npu_id": npu_id,
-            "chip_id": _integer(row.get("Chip", "NA")),
-            "device_id": _integer(row.get("Phy-ID") or row.get("Device") or "NA"),
             "name": None if row["Name"] in NOTHING else row["Name"],
             "health": None if health in NOTHING else health,
-            "bus_id": normal_bus_id(bus),
             "power_w": _value(row["Power(W)"], DECIMAL, float),
-            "temperature_c": _value(row["Temp(C)"], re.compile(r"^-?[0-9]{1,6}$"), int),
+            "temperature_c": _value(row["Temp(C)"], SIGNED, int),
+        }
+
+    @staticmethod
+    def _lower(row):
+        bus = row["Bus-Id"]
+        if bus not in NOTHING and normal_bus_id(bus) is None:
+            raise ValueError("%r is no PCI address" % bus)
+        memory, hbm = _pair(row["Memory-Usage(MB)"]), _pair(row.get("HBM-Usage(MB)", "NA"))
+        return {
+            "chip_id": _integer(row.get("Chip", "NA")),
+            "device_id": _integer(row.get("Phy-ID") or row.get("Device") or "NA"),
+            "bus_id": normal_bus_id(bus),
             # The 950 prints the load of the whole NPU, not of its AI cores: another quantity.
             "aicore_percent": _integer(row.get("AICore(%)", "NA")),
             "memory_used_mib": memory[0],

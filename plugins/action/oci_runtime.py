@@ -1,0 +1,138 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action ``npu.fleet.oci_runtime``: read on the node, edit here, commit on the node.
+
+Its documentation is ``plugins/modules/oci_runtime.py``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text, mask_value
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config as config
+from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Wanted
+
+NODE_MODULE = "npu.fleet.oci_runtime_node"
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+# What of a failed module may be shown. Its stdout may not: an answer that could not be parsed holds the file's bytes.
+SAFE_KEYS = ("msg", "error", "rc", "unreachable", "skipped")
+
+
+def argument_spec():
+    """Return the options of the action."""
+    return {
+        "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "containerd", "crio", "k3s", "rke2"]},
+        "name": {"type": "str", "default": "ascend"},
+        "path": {"type": "str"},
+        "args": {"type": "list", "elements": "str"},
+        "set_default": {"type": "bool", "default": False},
+        "config_path": {"type": "path"},
+        "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+        "validate": {"type": "bool", "default": True},
+        "restart": {"type": "str", "default": "auto", "choices": ["auto", "never"]},
+        "backup": {"type": "bool", "default": True},
+        "timeout": {"type": "int", "default": 60},
+    }
+
+
+class ActionModule(ActionBase):
+    """Two executions on the node at most; one where nothing is to be done or in check mode."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Run the action."""
+        result = super().run(tmp, task_vars)
+        del tmp
+        _validation, params = self.validate_argument_spec(
+            argument_spec=argument_spec(), required_if=[("state", "present", ("path",))]
+        )
+        try:
+            result.update(self._work(params, task_vars))
+        except FleetError as error:
+            result.update(failed=True, msg=str(error), error=error.as_dict())
+        return result
+
+    def _work(self, params, task_vars):
+        wanted = _wanted(params)
+        common = {key: params[key] for key in ("engine", "name", "path", "config_path", "state", "timeout")}
+        found = self._node(dict(common, step="read"), task_vars)
+        if found.get("failed") or found.get("unreachable"):
+            return _only_safe(found)
+        plan = config.plan(found, wanted)
+        missing_program = config.runtime_missing(found, wanted)
+        if missing_program:
+            if not self._task.check_mode:
+                raise missing_program
+            plan.warnings.append(str(missing_program))
+        result = _result(found, plan, params["restart"])
+        acts = plan.edit.changed or params["restart"] != "never"
+        if plan.commit is None or not acts or self._task.check_mode:
+            result["changed"] = plan.commit is not None and acts
+            return result
+        commit = dict(common, step="commit", **plan.commit)
+        commit.update({key: params[key] for key in ("validate", "restart", "backup")})
+        done = self._node(commit, task_vars)
+        if done.get("failed") or done.get("unreachable"):
+            return _only_safe(done)
+        result.update({key: done[key] for key in ("changed", "actions", "backup_file", "validation", "reload_required")})
+        result["effective"] = _effective(done["effective"])
+        result["warnings"] = result.get("warnings", []) + (done.get("warnings") or [])
+        return result
+
+    def _node(self, arguments, task_vars):
+        arguments = {key: value for key, value in arguments.items() if value is not None}
+        return self._execute_module(module_name=NODE_MODULE, module_args=arguments, task_vars=task_vars)
+
+
+def _wanted(params):
+    if not NAME.match(params["name"]):
+        message = "{!r} can not be the name of a runtime: letters, digits, '.', '_' and '-'.".format(params["name"])
+        raise FleetError(message, "name_invalid", phase="arguments")
+    if params["state"] == "present" and not params["path"].startswith("/"):
+        raise FleetError("path must be absolute, not {!r}.".format(params["path"]), "path_invalid", phase="arguments")
+    return Wanted(params["name"], params["path"], params["args"], params["set_default"], params["state"])
+
+
+def _effective(effective):
+    runtimes = {name: mask_value(runtime) for name, runtime in effective["runtimes"].items()}
+    return {"runtimes": runtimes, "default_runtime": effective["default_runtime"]}
+
+
+def _result(found, plan, restart):
+    result = {
+        "changed": False,
+        "engine": found["engine"],
+        "engine_version": found["version"],
+        "config_path": found["config_path"],
+        "previous_default": plan.edit.previous_default,
+        "effective": _effective(found["effective"]),
+        "actions": [],
+        "backup_file": None,
+        "validation": None,
+        "reload_required": restart == "never" and (plan.missing is not None or plan.edit.changed),
+        "containers_running": found["containers_running"],
+        "live_restore": found["live_restore"],
+    }
+    if plan.edit.changed:
+        result["diff"] = config.diff(found, plan)
+    if plan.warnings:
+        result["warnings"] = [mask_text(warning) for warning in plan.warnings]
+    return result
+
+
+def _only_safe(answer):
+    """Return a failed module's answer without anything that may hold the file's bytes."""
+    result = {key: answer[key] for key in SAFE_KEYS if key in answer}
+    result.setdefault("msg", "The node module failed without a message.")
+    result["msg"] = mask_text(str(result["msg"]))
+    if not result.get("unreachable"):
+        result["failed"] = True
+    return result

@@ -1,0 +1,108 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What this collection remembers about an engine on its node: the former default, and a change under way. Private to the collection.
+
+``engines/NAME.json`` in the state folder holds ``schema``, ``runtimes`` (a note by name) and ``pending`` (null, or ``sha256``,
+``backup`` and ``expect``). ``pending`` stands there from the moment before the engine's file is replaced to the moment the engine has
+taken it over, so a run that was cut can be undone by the next one.
+"""
+
+import json
+import os
+import time
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._files import make_folder, sha256, under, write_private
+
+STATE_FOLDER = "/var/lib/npu-fleet"
+SCHEMA = 1
+
+
+class Record(object):
+    """The record of one engine; ``load`` it, change ``runtimes`` or ``pending``, ``save`` it."""
+
+    def __init__(self, engine, root="/", folder=STATE_FOLDER):
+        self.folder = under(root, folder)
+        self.path = os.path.join(self.folder, "engines", engine + ".json")
+        self.runtimes = {}
+        self.pending = None
+        self._load()
+
+    def _load(self):
+        try:
+            with open(self.path, encoding="utf-8") as stream:
+                data = json.load(stream)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise self._broken(str(error)) from error
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("runtimes"), dict):
+            raise self._broken("it is not of schema %d" % SCHEMA)
+        self.runtimes = data["runtimes"]
+        self.pending = data.get("pending")
+
+    def _broken(self, reason):
+        return FleetError(
+            "The record %s can not be read: %s." % (self.path, reason),
+            "record_invalid",
+            phase="read",
+            object=self.path,
+            hint="Move it away; the former default runtime of the engine is then no longer known.",
+        )
+
+    def note(self, name):
+        """Return what is noted for a runtime."""
+        note = self.runtimes.get(name)
+        return note if isinstance(note, dict) else {}
+
+    def save(self, name, note, pending):
+        """Write the note of one runtime ({} forgets it) and the pending change, where that is another text than before."""
+        runtimes = {key: value for key, value in self.runtimes.items() if key != name}
+        if note:
+            runtimes[name] = note
+        if runtimes == self.runtimes and pending == self.pending:
+            return
+        self.runtimes, self.pending = runtimes, pending
+        make_folder(self.folder, 0o755)
+        data = {"schema": SCHEMA, "runtimes": runtimes, "pending": pending}
+        write_private(self.path, (json.dumps(data, indent=2, sort_keys=True) + "\n").encode("utf-8"))
+
+    def backup(self, before):
+        """Keep a copy of a file, 0600 in a 0700 folder; return its path and whether it is new. Equal copies are kept once."""
+        if before.data is None:
+            return None, False
+        make_folder(self.folder, 0o755)
+        folder = os.path.join(self.folder, "backups")
+        make_folder(folder, 0o700)
+        mark = before.sha256[:12]
+        base = os.path.basename(before.path)
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if name.startswith(base + ".") and name.endswith("." + mark) and _digest(path) == before.sha256:
+                return path, False
+        path = os.path.join(folder, "%s.%s.%s" % (base, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark))
+        write_private(path, before.data)
+        return path, True
+
+    def undo(self, before):
+        """Return ``before`` as it was before the pending change, where its file is that change's; else ``before`` itself."""
+        if not self.pending or self.pending.get("sha256") != before.sha256:
+            return before
+        backup = self.pending.get("backup")
+        if backup is None:
+            return before._replace(data=None, sha256=None)
+        try:
+            with open(backup, "rb") as stream:
+                data = stream.read()
+        except OSError:
+            return before
+        return before._replace(data=data, sha256=sha256(data))
+
+
+def _digest(path):
+    try:
+        with open(path, "rb") as stream:
+            return sha256(stream.read())
+    except OSError:
+        return None

@@ -1,0 +1,249 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""dockerd's daemon.json: our runtime in, our runtime out, everything else as it was. Private to the collection. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_json as places
+from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, Wanted
+
+DEFAULT_KEY = "default-runtime"
+STOCK_RUNTIME = "runc"
+# dockerd refuses these names for runtimes of the file (moby daemon/runtime_unix.go).
+RESERVED = ("runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
+
+# Old dockerd took "true" for true; 23 and newer refuse to start then.
+BOOLEANS = (
+    "debug", "experimental", "icc", "init", "ip-forward", "ip-masq", "ip6tables", "iptables", "ipv6", "live-restore", "no-new-privileges",
+    "raw-logs", "selinux-enabled", "tls", "tlsverify", "userland-proxy",
+)  # fmt: skip
+NUMBERS = ("default-shm-size-bytes", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "mtu",
+           "network-control-plane-mtu", "shutdown-timeout")  # fmt: skip
+
+
+def edit(data: bytes | None, path: str, wanted: Wanted, record: dict, known_runtimes=()) -> Edit:
+    """Return the new text of daemon.json.
+
+    ``data`` is None where there is no file. ``record`` is what an earlier run noted on the node for this runtime. ``known_runtimes`` are
+    those the engine has: a former default is given back only when it still exists.
+    """
+    if wanted.name in RESERVED:
+        raise FleetError(f"{wanted.name} is a name that dockerd keeps for itself.", "name_reserved", phase="edit", object=wanted.name)
+    original = decode(data, path)
+    text = original if original.strip() else "{}\n"
+    top = read_top(text, path)
+    change = _present if wanted.state == "present" else _absent
+    edited = change(File(text, top, path), wanted, dict(record), known_runtimes)
+    edited.warnings.extend(quoted_values(text, top, path))
+    if not original.strip() and edited.text == text:
+        edited.text = original  # nothing to say in a file that is not there
+    edited.changed = edited.text != original
+    _prove(original, edited, wanted)
+    return edited
+
+
+def decode(data: bytes | None, path: str) -> str:
+    """Return the text of the file; an error for bytes that dockerd can not read."""
+    if data is None:
+        return ""
+    for mark in (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"):
+        if data.startswith(mark):
+            raise FleetError(
+                f"{path}, line 1, column 1: the file starts with a byte order mark, which is not JSON. The file was left as it is.",
+                "config_invalid", phase="edit", object=path, observed="line 1, column 1: byte order mark",
+                hint=f"Save it as UTF-8 without the mark: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}",
+            )  # fmt: skip
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        good = data[: error.start].decode("utf-8")
+        raise places.error_at(good, path, len(good), f"this byte is not UTF-8 (byte offset {error.start})") from None
+
+
+def read_top(text: str, path: str) -> places.Node:
+    """Return the parsed file; an error with file, line and column when it is not one JSON object."""
+    try:
+        top = places.parse(text)
+    except places.Malformed as error:
+        raise places.error_at(text, path, error.offset, error.reason) from None
+    if top.kind != "object":
+        raise places.error_at(text, path, top.start, f"the file holds no JSON object but {_kind(top)}")
+    return top
+
+
+def _kind(node: places.Node) -> str:
+    return {"array": "a list", "string": "a string", "number": "a number", "literal": "a bare word", "object": "an object"}[node.kind]
+
+
+@dataclass(frozen=True)
+class File:
+    """A parsed file: its text, the top object and the path for messages."""
+
+    text: str
+    top: places.Node
+    path: str
+
+
+def _runtimes(file: File) -> places.Node | None:
+    text, top, path = file.text, file.top, file.path
+    member = top.get("runtimes")
+    if member is None:
+        return None
+    if member.value.kind != "object":
+        raise places.error_at(text, path, member.value.start, f'the value of "runtimes" is no object but {_kind(member.value)}')
+    return member.value
+
+
+def _default(file: File) -> str | None:
+    text, top, path = file.text, file.top, file.path
+    member = top.get(DEFAULT_KEY)
+    if member is None:
+        return None
+    if member.value.kind != "string":
+        raise places.error_at(text, path, member.value.start, f'the value of "{DEFAULT_KEY}" is no string but {_kind(member.value)}')
+    return str(places.value_of(text, member.value))
+
+
+def _present(file: File, wanted: Wanted, note: dict, _known) -> Edit:
+    text, top = file.text, file.top
+    style = places.style_of(text, top)
+    runtimes = _runtimes(file)
+    former = _default(file)
+    args = list(wanted.args or [])
+    entry = {"path": wanted.path, "runtimeArgs": args}
+    if runtimes is None:
+        text = places.add_member(text, top, "runtimes", {wanted.name: entry}, style)
+        note["created_runtimes"] = True
+    elif runtimes.get(wanted.name) is None:
+        text = places.add_member(text, runtimes, wanted.name, entry, style)
+    else:
+        text, args = _correct(file, runtimes.get(wanted.name).value, wanted, style)
+    default = former
+    if wanted.set_default and former != wanted.name:
+        default = wanted.name
+        note["previous_default"] = former
+        text = _put_default(text, default, style)
+    previous = former if default != former else note.get("previous_default")
+    return Edit(text, args=args, default=default, previous_default=previous, note=note)
+
+
+def _correct(file: File, entry: places.Node, wanted: Wanted, style: places.Style) -> tuple[str, list[str]]:
+    """Bring an existing entry of our name to the wanted path and arguments; other keys in it stay."""
+    text, path = file.text, file.path
+    if entry.kind != "object":
+        raise places.error_at(text, path, entry.start, f"the runtime {wanted.name} is no object but {_kind(entry)}")
+    if entry.get("runtimeType"):
+        raise places.error_at(
+            text, path, entry.get("runtimeType").start, f"the runtime {wanted.name} has a runtimeType, which excludes a path",
+            "Remove that entry or choose another name.",
+        )  # fmt: skip
+    start = entry.start
+    found = entry.get("path")
+    if found is None:
+        text = places.add_member(text, entry, "path", wanted.path, style)
+    elif places.value_of(text, found.value) != wanted.path:
+        text = places.set_value(text, found.value, wanted.path, style)
+    # The text before the entry has not moved, so it can be found again by its start.
+    entry = places.parse_at(text, start)
+    arguments = entry.get("runtimeArgs")
+    present = places.value_of(text, arguments.value) if arguments else []
+    if wanted.args is None or list(wanted.args) == (present or []):
+        return text, list(present) if isinstance(present, list) else []
+    if arguments is None:
+        return places.add_member(text, entry, "runtimeArgs", list(wanted.args), style), list(wanted.args)
+    return places.set_value(text, arguments.value, list(wanted.args), style), list(wanted.args)
+
+
+def _put_default(text: str, name: str, style: places.Style) -> str:
+    top = places.parse(text)
+    member = top.get(DEFAULT_KEY)
+    if member is None:
+        return places.add_member(text, top, DEFAULT_KEY, name, style)
+    return places.set_value(text, member.value, name, style)
+
+
+def _absent(file: File, wanted: Wanted, note: dict, known_runtimes) -> Edit:
+    text = file.text
+    runtimes = _runtimes(file)
+    default = _default(file)
+    previous = note.get("previous_default")
+    warnings: list[str] = []
+    remaining = set(known_runtimes) - {wanted.name} | set(RESERVED)
+    if runtimes is not None:
+        remaining |= {member.key for member in runtimes.members if member.key != wanted.name}
+        if runtimes.get(wanted.name):
+            text = places.remove_member(text, runtimes, wanted.name)
+            if len(runtimes.members) == 1 and note.get("created_runtimes"):
+                text = places.remove_member(text, places.parse(text), "runtimes")
+    if default == wanted.name:
+        if previous in remaining:
+            default = previous
+            text = _put_default(text, previous, places.style_of(text, places.parse(text)))
+        else:
+            if previous not in (None, wanted.name):
+                warnings.append(f"The former default runtime {previous} does not exist any more; the engine's own default is used.")
+            default = previous = None
+            text = places.remove_member(text, places.parse(text), DEFAULT_KEY)
+    return Edit(text, args=[], default=default, previous_default=previous, note={}, warnings=warnings)
+
+
+def bridge(text: str, default: bool) -> str | None:
+    """Return the text that must be loaded before ``text`` so that a reload forgets our runtime, or None where ``text`` itself does.
+
+    dockerd (moby daemon/reload_unix.go) takes over ``runtimes`` and ``default-runtime`` at a reload only where the key stands in the file:
+    a key that is gone changes nothing until a restart, and a restart would stop containers.
+    """
+    text = text if text.strip() else "{}\n"
+    top = places.parse(text)
+    style = places.style_of(text, top)
+    bridged = text
+    if top.get("runtimes") is None:
+        bridged = places.add_member(bridged, places.parse(bridged), "runtimes", {}, style)
+    if default and top.get(DEFAULT_KEY) is None:
+        bridged = places.add_member(bridged, places.parse(bridged), DEFAULT_KEY, STOCK_RUNTIME, style)
+    return None if bridged == text else bridged
+
+
+def masked(text: str) -> str:
+    """Return the file as a diff may show it."""
+    return places.masked(text)
+
+
+def keys(text: str) -> list[str]:
+    """Return the top-level keys of a file that was read before."""
+    return [member.key for member in places.parse(text).members] if text.strip() else []
+
+
+def quoted_values(text: str, top: places.Node, path: str) -> list[str]:
+    """Return warnings for switches and numbers that are written as strings."""
+    warnings = []
+    for member in top.members:
+        if member.key in BOOLEANS + NUMBERS and member.value.kind == "string":
+            line, _column = places.place(text, member.start)
+            kind = "true or false" if member.key in BOOLEANS else "a number"
+            warnings.append(f'{path}, line {line}: "{member.key}" is a string; docker 23 and newer want {kind} without quotes.')
+    return warnings
+
+
+def _prove(original: str, edited: Edit, wanted: Wanted) -> None:
+    """Raise when the edit touched anything but our keys: better no change than a wrong one."""
+    before, after = (_without_ours(json.loads(text) if text.strip() else {}, wanted) for text in (original, edited.text))
+    if before != after:
+        raise FleetError("The edit of daemon.json would have changed foreign keys; nothing was written.", "edit_unsafe", phase="edit")
+
+
+def _without_ours(config: dict, wanted: Wanted) -> dict:
+    rest = {key: value for key, value in config.items() if key not in ("runtimes", DEFAULT_KEY)}
+    runtimes = dict(config.get("runtimes") or {})
+    entry = runtimes.pop(wanted.name, None)
+    rest["foreign runtimes"] = runtimes
+    if wanted.state == "present":
+        rest["foreign keys of ours"] = {key: value for key, value in (entry or {}).items() if key not in ("path", "runtimeArgs")}
+    if config.get(DEFAULT_KEY) != wanted.name and not wanted.set_default and wanted.state == "present":
+        rest[DEFAULT_KEY] = config.get(DEFAULT_KEY)
+    return rest
