@@ -373,8 +373,8 @@ def parse_info_board(text):
         elif key in BOARD_TEXTS and value not in NOTHING:
             is_pci = key.startswith(("PCI ", "Subsystem "))
             answer[name] = value.lower()[2:] if is_pci and value.lower().startswith("0x") else value
-    if answer["npu_id"] is None:
-        raise NpuSmiError("npu-smi info -t board printed no NPU ID", line=1)
+    if answer["npu_id"] is None or answer["board_id"] is None:
+        raise NpuSmiError("npu-smi info -t board printed no NPU ID and Board ID", line=1)
     return answer
 
 
@@ -406,6 +406,6 @@ def parse_info_product(text):
             answer["chips"].append({"chip_id": _counted(number, key, value), "product_type": None})
         elif key == "Product Type" and answer["chips"]:
             answer["chips"][-1]["product_type"] = None if value in NOTHING else value
-    if answer["npu_id"] is None:
-        raise NpuSmiError("npu-smi info -t product printed no NPU ID", line=1)
+    if answer["npu_id"] is None or not answer["chips"]:
+        raise NpuSmiError("npu-smi info -t product printed no NPU ID and Chip ID", line=1)
     return answer
