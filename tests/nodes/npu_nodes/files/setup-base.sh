@@ -9,7 +9,7 @@ root=$1
 for unit in getty@tty1.service getty.target console-getty.service \
     systemd-binfmt.service proc-sys-fs-binfmt_misc.automount proc-sys-fs-binfmt_misc.mount systemd-sysctl.service \
     systemd-udevd.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udev-trigger.service systemd-udev-settle.service \
-    systemd-networkd-wait-online.service systemd-modules-load.service \
+    systemd-networkd-wait-online.service systemd-modules-load.service systemd-journald-audit.socket systemd-pstore.service \
     apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer dpkg-db-backup.timer \
     sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount dev-hugepages.mount dev-mqueue.mount \
     sys-fs-fuse-connections.mount; do
@@ -20,9 +20,13 @@ done
 mkdir -p "$root/etc/systemd/logind.conf.d"
 printf '[Login]\nNAutoVTs=0\nReserveVT=0\nHandlePowerKey=ignore\n' >"$root/etc/systemd/logind.conf.d/node.conf"
 
+# Nor is its hardware watchdog, which systemd would arm for the time of a reboot.
+mkdir -p "$root/etc/systemd/system.conf.d"
+printf '[Manager]\nRuntimeWatchdogSec=off\nRebootWatchdogSec=off\nKExecWatchdogSec=off\n' >"$root/etc/systemd/system.conf.d/node.conf"
+
 # The kernel's log belongs to the machine; the node's own journal is kept over reboots, as on a host.
 mkdir -p "$root/etc/systemd/journald.conf.d"
-printf '[Journal]\nReadKMsg=no\nStorage=persistent\n' >"$root/etc/systemd/journald.conf.d/node.conf"
+printf '[Journal]\nReadKMsg=no\nAudit=no\nStorage=persistent\n' >"$root/etc/systemd/journald.conf.d/node.conf"
 
 # Made anew in each node at its first boot.
 rm -f "$root"/etc/ssh/ssh_host_*_key*
