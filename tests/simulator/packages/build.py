@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import stages
-from tables import COMPONENTS, FAMILIES, MODES, RELEASES, file_name
+import package_stages as stages
+from package_tables import COMPONENTS, FAMILIES, MODES, RELEASES, file_name
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+import os
 import shutil
 import subprocess
 import sys
@@ -6,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-PACKAGES = HERE.parents[3] / "simulator" / "packages"
-sys.path[:0] = [str(HERE), str(PACKAGES)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from sandbox import Sandbox, is_root
+from simpkg_sandbox import Sandbox
+from simpkg_support import PACKAGES
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def build(tmp_path_factory):
 
 @pytest.fixture
 def sandbox(tmp_path):
-    if not is_root():
+    if os.geteuid() != 0:
         pytest.skip("the packages install as root only; the pure parts are tested without it")
     box = Sandbox(tmp_path / "sandbox")
     yield box

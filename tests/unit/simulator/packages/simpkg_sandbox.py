@@ -6,7 +6,6 @@ Needs root: the packages refuse everybody else.
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -103,7 +102,3 @@ class Sandbox:
             return dict(line.split("=", 1) for line in self.text("etc/ascend_install.info").splitlines())
         except FileNotFoundError:
             return {}
-
-
-def is_root():
-    return os.geteuid() == 0

@@ -6,7 +6,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from tables import BASE_LISTS, FAMILIES, INNER_VERSIONS, MODULES, at_least
+from package_tables import BASE_LISTS, FAMILIES, INNER_VERSIONS, MODULES, at_least
 
 HERE = Path(__file__).resolve().parent
 
