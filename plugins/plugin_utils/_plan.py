@@ -25,6 +25,8 @@ COMPONENTS_OF = {
 }
 #: Components whose change takes the chips away from whoever uses them.
 CHIP_COMPONENTS = ("driver", "firmware")
+#: What an operator of the playbook does about a refusal of `decide`, by its code.
+HINTS = {"downgrade_refused": "For the whole fleet that is npu_fleet_allow_downgrade: true."}
 
 
 def pinned_components(versions):
@@ -86,7 +88,7 @@ def _holder_refusal(observed, steps):
     who = ", ".join(f"{h['comm']} (pid {h['pid']}) on {h['device']}" for h in holders[:5])
     return {
         "component": touched[0],
-        "reason": f"chips are in use: {who}; changing {' and '.join(touched)} would take them away",
+        "reason": f"Chips are in use by {who}; changing {' and '.join(touched)} would take them away.",
         "hint": "Stop these processes or drain the node, then run again.",
     }
 
@@ -94,13 +96,12 @@ def _holder_refusal(observed, steps):
 def _packages(observed, wanted):
     pins = pinned_components(wanted.get("versions") or {})
     steps = decide(
-        {"arch": observed["arch"], "family": observed["family"], "families": observed.get("families"), "components": observed["components"],
-         "npu_present": observed["present"], "firmware_versions": observed["versions"]["firmware"].get("per_chip")},
-        {component: {"version": version, "file": None, "sha256": None} for component, version in pins.items()},
+        {key: observed.get(key) for key in ("arch", "family", "families", "components")},
+        {component: {"version": version} for component, version in pins.items()},
         allow_downgrade=bool(wanted.get("allow_downgrade")),
     )
     refused = [
-        {"component": s["component"], "reason": s["reason"], "hint": s.get("hint") or ""} for s in steps if s["action"] == "refuse"
+        {"component": s["component"], "reason": s["reason"], "hint": HINTS.get(s["code"], "")} for s in steps if s["action"] == "refuse"
     ]
     todo = [s for s in steps if s["action"] not in ("none", "refuse")]
     holder = _holder_refusal(observed, todo)
@@ -156,8 +157,8 @@ def beyond_ceiling(plan, ceiling):
 
 def render(plan):
     """The plan as lines for an operator, one a step."""
-    lines = [f"{s['component']:<14} {s['action']:<10} {s['from'] or '-'} -> {s['to']}  ({s['reason']})" for s in plan["packages"]]
-    lines += [f"{r['component']:<14} refused    {r['reason']}. {r['hint']}" for r in plan["refused"]]
+    lines = [f"{s['component']:<14} {s['action']:<10} {s['from'] or '-'} -> {s['to']}   {s['reason']}" for s in plan["packages"]]
+    lines += [f"{r['component']:<14} refused    {r['reason']} {r['hint']}".rstrip() for r in plan["refused"]]
     if plan["engine"]["action"] != "none":
         lines.append(f"{'engine':<14} {plan['engine']['action']:<10} {plan['engine']['reason']}")
     return lines or ["packages and engine: nothing to change"]

@@ -50,7 +50,8 @@ def pings(folder, count):
     """Seconds of one play with as many ping tasks."""
     play = folder / "pings.yml"
     tasks = "".join("    - ansible.builtin.ping:\n" for _ in range(count))
-    play.write_text(f"- hosts: npu_nodes\n  gather_facts: false\n  vars: {{ansible_python_interpreter: /usr/bin/python3}}\n  tasks:\n{tasks}")
+    head = "- hosts: npu_nodes\n  gather_facts: false\n  vars: {ansible_python_interpreter: /usr/bin/python3}\n  tasks:\n"
+    play.write_text(head + tasks)
     return timed(folder, "ansible-playbook", str(play))
 
 
@@ -67,8 +68,11 @@ def main():
             if verbose:
                 print("\n".join(f"   {command[:150]}" for command in real))
             beside = pings(folder, len(real))
-            print(f"remote calls: {len(real)}   ({title}; {len(polls)} polls of the reboot apart; wall {seconds:.1f} s, "
-                  f"{len(real)} pings {beside:.1f} s, ratio {seconds / beside:.1f})", flush=True)
+            print(
+                f"remote calls: {len(real)}   ({title}; {len(polls)} polls of the reboot apart; wall {seconds:.1f} s, "
+                f"{len(real)} pings {beside:.1f} s, ratio {seconds / beside:.1f})",
+                flush=True,
+            )
     finally:
         lab.down(NAME)
 

@@ -96,12 +96,19 @@ def main():
     seconds = [play(folder, "first run"), play(folder, "second run")]
     node = f"{NAME}-1"
     lab.say("what is measured on the node now")
-    pins = {"driver": lab.RELEASE["driver"], "firmware": lab.RELEASE["firmware"], "cann_toolkit": lab.RELEASE["cann"],
-            "cann_kernels": lab.RELEASE["cann"], "docker_runtime": lab.RELEASE["docker_runtime"]}
+    pins = {
+        "driver": lab.RELEASE["driver"],
+        "firmware": lab.RELEASE["firmware"],
+        "cann_toolkit": lab.RELEASE["cann"],
+        "cann_kernels": lab.RELEASE["cann"],
+        "docker_runtime": lab.RELEASE["docker_runtime"],
+    }
     answer = ask(folder, "npu_gates", {"versions": pins, "runtime": "ascend"})[node]
     print(table(rows(folder, node, answer["npu"], answer["gates"], seconds)))
-    print("\nThe NPU, its packages, the kubelet and the API server are simulated (tests/); systemd, docker, gRPC and ssh are real."
-          "\nLook around: python3 tests/nodes/nodes.py exec demo-1 -- npu-smi info     Take it away: make demo-down")
+    print(
+        "\nThe NPU, its packages, the kubelet and the API server are simulated (tests/); systemd, docker, gRPC and ssh are real."
+        "\nLook around: python3 tests/nodes/nodes.py exec demo-1 -- npu-smi info     Take it away: make demo-down"
+    )
 
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ def _free_port():
 
 def _background(lab, name, argv, port):
     log = (lab / f"{name}.log").open("w")
-    process = subprocess.Popen([sys.executable, *map(str, argv)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=REPO,
-                               start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, *map(str, argv)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=REPO, start_new_session=True
+    )
     (lab / f"{name}.pid").write_text(str(process.pid))
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
@@ -130,8 +131,19 @@ def up(name, count=1, depot=None):
     depot_port, api_port = _free_port(), _free_port()
     kubeconfig = lab / "kubeconfig"
     _background(lab, "depot", ["-m", "http.server", "--bind", GATEWAY, "--directory", depot, depot_port], depot_port)
-    _background(lab, "api", ["tests/kube/api_server.py", "--listen", f"{GATEWAY}:{api_port}", "--kubeconfig", kubeconfig,
-                             *[arg for node in names for arg in ("--node", node)]], api_port)
+    _background(
+        lab,
+        "api",
+        [
+            "tests/kube/api_server.py",
+            "--listen",
+            f"{GATEWAY}:{api_port}",
+            "--kubeconfig",
+            kubeconfig,
+            *[arg for node in names for arg in ("--node", node)],
+        ],
+        api_port,
+    )
     for node in names:
         nodes("exec", node, "--", "kubelet-ctl", "join", "--server", f"{GATEWAY}:{api_port}")
     _write_user_files(lab, names, depot, depot_port, kubeconfig)
@@ -145,19 +157,28 @@ def _write_user_files(lab, names, depot, depot_port, kubeconfig):
     (lab / "inventory.yml").write_text(yaml.safe_dump(inventory, sort_keys=False))
     group_vars = lab / "group_vars"
     group_vars.mkdir()
-    (group_vars / "npu_nodes.yml").write_text(yaml.safe_dump({
-        "npu_fleet_versions": RELEASE,
-        "npu_fleet_depot": f"http://{GATEWAY}:{depot_port}",
-        "npu_fleet_checksums": checksums(depot),
-        "npu_fleet_kubeconfig": str(kubeconfig),
-    }, sort_keys=False))
+    (group_vars / "npu_nodes.yml").write_text(
+        yaml.safe_dump(
+            {
+                "npu_fleet_versions": RELEASE,
+                "npu_fleet_depot": f"http://{GATEWAY}:{depot_port}",
+                "npu_fleet_checksums": checksums(depot),
+                "npu_fleet_kubeconfig": str(kubeconfig),
+            },
+            sort_keys=False,
+        )
+    )
     (lab / "ansible.cfg").write_text("[defaults]\ninventory = inventory.yml\nforks = 20\n\n[connection]\npipelining = true\n")
 
 
 def environment(lab):
     """Environment of an ansible command in this lab: the user's folder and the collections path, nothing else."""
-    return dict(os.environ, ANSIBLE_CONFIG=str(lab / "ansible.cfg"), ANSIBLE_COLLECTIONS_PATH=str(collections_path()),
-                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return dict(
+        os.environ,
+        ANSIBLE_CONFIG=str(lab / "ansible.cfg"),
+        ANSIBLE_COLLECTIONS_PATH=str(collections_path()),
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    )
 
 
 def down(name):

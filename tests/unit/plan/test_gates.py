@@ -7,6 +7,7 @@ import threading
 from collections import namedtuple
 
 import pytest
+
 from ansible_collections.npu.fleet.plugins.module_utils import _gates
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
@@ -14,10 +15,24 @@ from .observed import converged
 
 Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
 WANTED = {
-    "gates": ["L0", "L1", "L2", "L3"], "runtime": "ascend", "unhealthy_allowed": 0,
-    "versions": {"driver": "25.5.0", "firmware": "7.8.0.5.216", "cann_toolkit": "8.5.0", "cann_kernels": "8.5.0", "docker_runtime": "7.3.0"},
+    "gates": ["L0", "L1", "L2", "L3"],
+    "runtime": "ascend",
+    "unhealthy_allowed": 0,
+    "versions": {
+        "driver": "25.5.0",
+        "firmware": "7.8.0.5.216",
+        "cann_toolkit": "8.5.0",
+        "cann_kernels": "8.5.0",
+        "docker_runtime": "7.3.0",
+    },
 }
-CONTAINER = {"runtime": "ascend", "asked": 0, "error": None, "seen": ["davinci0", "davinci_manager"], "expected": ["davinci0", "davinci_manager"]}
+CONTAINER = {
+    "runtime": "ascend",
+    "asked": 0,
+    "error": None,
+    "seen": ["davinci0", "davinci_manager"],
+    "expected": ["davinci0", "davinci_manager"],
+}
 PLUGIN = {"status": {"registered": True, "stream_open": True, "healthy": 8, "total": 8, "resource": "huawei.com/Ascend910", "reasons": []}}
 
 
@@ -41,22 +56,25 @@ def change(path, value):
     return spoil
 
 
-@pytest.mark.parametrize(("spoil", "gate", "words"), [
-    (change("present", False), "L0", "npu present"),
-    (change("family", None), "L0", "one chip family"),
-    (change("reboot_required", True), "L0", "reboot"),
-    (change("engines.0.active", False), "L0", "container engine"),
-    (change("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs"}}), "L1", "npu-smi hangs"),
-    (change("versions.driver.running", "24.1.rc3"), "L1", "running 24.1.rc3"),
-    (change("versions.firmware.running", None), "L1", "running None"),
-    (change("components.driver.version", "24.1.rc3"), "L1", "on disk 24.1.rc3"),
-    (change("components.cann_kernels.state", "half_installed"), "L1", "half_installed"),
-    (change("components.docker_runtime.state", "absent"), "L1", "docker_runtime"),
-    (change("chips.3.health", "Critical"), "L1", "/dev/davinci3 Critical"),
-    (change("chips.3.health", None), "L1", "/dev/davinci3 None"),
-    (change("chips.5.evidence.device_node", None), "L1", "0000:c5:00.0"),
-    (change("agent.active", False), "L3", "not active"),
-])
+@pytest.mark.parametrize(
+    ("spoil", "gate", "words"),
+    [
+        (change("present", False), "L0", "npu present"),
+        (change("family", None), "L0", "one chip family"),
+        (change("reboot_required", True), "L0", "reboot"),
+        (change("engines.0.active", False), "L0", "container engine"),
+        (change("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs"}}), "L1", "npu-smi hangs"),
+        (change("versions.driver.running", "24.1.rc3"), "L1", "running 24.1.rc3"),
+        (change("versions.firmware.running", None), "L1", "running None"),
+        (change("components.driver.version", "24.1.rc3"), "L1", "on disk 24.1.rc3"),
+        (change("components.cann_kernels.state", "half_installed"), "L1", "half_installed"),
+        (change("components.docker_runtime.state", "absent"), "L1", "docker_runtime"),
+        (change("chips.3.health", "Critical"), "L1", "/dev/davinci3 Critical"),
+        (change("chips.3.health", None), "L1", "/dev/davinci3 None"),
+        (change("chips.5.evidence.device_node", None), "L1", "0000:c5:00.0"),
+        (change("agent.active", False), "L3", "not active"),
+    ],
+)
 def test_one_fault_fails_its_gate(spoil, gate, words):
     npu = converged()
     spoil(npu)

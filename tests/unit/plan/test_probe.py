@@ -2,17 +2,26 @@
 """The raw probe's answer, in words."""
 
 import pytest
+
 from ansible_collections.npu.fleet.plugins.plugin_utils._probe import cores_for, lowest_python, read_probe
 
 
-@pytest.mark.parametrize(("core", "lowest"), [("2.16.14", (3, 6)), ("2.17.1", (3, 7)), ("2.19.14", (3, 8)), ("2.20.0", (3, 9)), ("2.21.5", (3, 9))])
+@pytest.mark.parametrize(
+    ("core", "lowest"), [("2.16.14", (3, 6)), ("2.17.1", (3, 7)), ("2.19.14", (3, 8)), ("2.20.0", (3, 9)), ("2.21.5", (3, 9))]
+)
 def test_lowest_target_python_of_a_core(core, lowest):
     assert lowest_python(core) == lowest
 
 
 def test_good_node_behind_a_login_banner():
     answer = read_probe("Welcome!\r\nos=Debian GNU/Linux 12\r\narch=x86_64\r\npython=/usr/bin/python3 3.11\r\n", "2.19.14")
-    assert answer == {"os": "Debian GNU/Linux 12", "arch": "x86_64", "python": "/usr/bin/python3", "python_version": "3.11", "problem": None}
+    assert answer == {
+        "os": "Debian GNU/Linux 12",
+        "arch": "x86_64",
+        "python": "/usr/bin/python3",
+        "python_version": "3.11",
+        "problem": None,
+    }
 
 
 def test_old_python_is_refused_with_the_cores_that_can():

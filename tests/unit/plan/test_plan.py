@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan of one node, from what it has and what the fleet pins."""
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan
+
+from .observed import WANTED, bare, component, converged
+
+FILES = (
+    "Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run",
+    "Ascend-hdk-910b-npu-firmware_7.8.0.5.216.run",
+    "Ascend-cann-toolkit_8.5.0_linux-x86_64.run",
+    "Ascend-cann-910b-ops_8.5.0_linux-x86_64.run",
+    "Ascend-docker-runtime_7.3.0_linux-x86_64.run",
+)
+READY = dict(WANTED, checksums=dict.fromkeys(FILES, "0" * 64))
+
+
+def test_a_converged_node_needs_nothing_and_not_even_checksums():
+    plan = _plan.make_plan(converged(), WANTED)
+    assert plan["packages"] == []
+    assert plan["refused"] == []
+    assert plan["changes"] == 0
+    assert _plan.render(plan) == ["packages and engine: nothing to change"]
+
+
+def test_a_bare_node_gets_everything_in_order_with_file_source_and_sum():
+    plan = _plan.make_plan(bare(), READY)
+    assert [s["component"] for s in plan["packages"]] == ["driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime"]
+    assert [s["file"] for s in plan["packages"]] == list(FILES)
+    assert plan["packages"][0]["src"] == "http://depot/" + FILES[0]
+    assert plan["engine"]["action"] == "register"
+    assert plan["changes"] == 6
+    assert "driver         install    - -> 25.5.0" in _plan.render(plan)[0]
+
+
+def test_a_missing_checksum_names_the_file():
+    with pytest.raises(FleetError, match=FILES[1].replace(".", r"\.")):
+        _plan.make_plan(bare(), dict(READY, checksums={FILES[0]: "0" * 64}))
+
+
+def test_an_unpinned_component_is_not_managed():
+    plan = _plan.make_plan(bare(), dict(READY, versions={"driver": "25.5.0", "cann": ""}, runtime=None))
+    assert [s["component"] for s in plan["packages"]] == ["driver"]
+    assert plan["engine"]["action"] == "none"
+
+
+def test_an_unknown_key_of_the_versions_is_refused_with_the_known_ones():
+    with pytest.raises(FleetError, match="firmwares.*driver, firmware, cann, docker_runtime"):
+        _plan.make_plan(converged(), dict(WANTED, versions={"firmwares": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("depot", "source"),
+    [
+        ("http://h/d", "http://h/d/x.run"),
+        ("https://h/d/", "https://h/d/x.run"),
+        ("/srv/ascend", "/srv/ascend/x.run"),
+    ],
+)
+def test_depots(depot, source):
+    assert _plan.package_source(depot, "x.run") == source
+
+
+@pytest.mark.parametrize("depot", ["", None, "relative/path", "ftp://h/d"])
+def test_no_depot_to_speak_of(depot):
+    with pytest.raises(FleetError, match="npu_fleet_depot"):
+        _plan.package_source(depot, "x.run")
+
+
+def test_a_downgrade_is_refused_in_words_and_nothing_else_runs():
+    npu = converged()
+    npu["components"]["driver"] = component("26.0.rc1", running="26.0.rc1")
+    npu["components"]["cann_toolkit"] = component(None, "absent")
+    plan = _plan.make_plan(npu, READY)
+    assert plan["packages"] == []
+    assert "26.0.rc1 is installed" in plan["refused"][0]["reason"]
+    assert "npu_fleet_allow_downgrade" in plan["refused"][0]["hint"]
+
+
+def test_chips_in_use_stop_driver_and_firmware_but_not_cann():
+    npu = bare()
+    npu["holders"] = [{"pid": 42, "comm": "python3", "device": "/dev/davinci0", "container": None}]
+    refused = _plan.make_plan(npu, READY)["refused"]
+    assert "python3 (pid 42) on /dev/davinci0" in refused[0]["reason"]
+    npu = converged()
+    npu["components"]["cann_kernels"] = component(None, "absent")
+    npu["holders"] = [{"pid": 42, "comm": "python3", "device": "/dev/davinci0", "container": None}]
+    assert [s["component"] for s in _plan.make_plan(npu, READY)["packages"]] == ["cann_kernels"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "wanted", "action"),
+    [
+        ({}, {}, "none"),
+        ({"runtimes": {}}, {}, "register"),
+        ({"runtimes": {"ascend": "/elsewhere"}}, {}, "register"),
+        ({}, {"set_default": True}, "register"),
+        ({"default_runtime": "ascend"}, {"set_default": True}, "none"),
+        ({"error": "is down"}, {}, "register"),
+        ({}, {"engine": "docker"}, "none"),
+        ({}, {"engine": "containerd"}, "register"),
+    ],
+)
+def test_engine(engine, wanted, action):
+    npu = converged()
+    npu["engines"][0].update(engine)
+    assert _plan.engine_step(npu, dict(WANTED["runtime"], **wanted))["action"] == action
+
+
+def test_ceiling_lets_less_through_but_not_more():
+    approved = _plan.make_plan(bare(), READY)
+    less = dict(approved, packages=approved["packages"][2:])
+    assert _plan.beyond_ceiling(less, approved) == []
+    assert len(_plan.beyond_ceiling(approved, less)) == 2
+
+
+def test_labels_are_a_pure_function_of_the_observation():
+    npu = converged()
+    assert _plan.node_labels_of(npu, "huawei.com/Ascend910") == {
+        "npu.fleet/family": "a2",
+        "npu.fleet/chips": "8",
+        "npu.fleet/driver-version": "25.5.0",
+        "npu.fleet/firmware-version": "7.8.0.5.216",
+        "npu.fleet/cann-version": "8.5.0",
+        "node.kubernetes.io/npu.chip.name": "910B3",
+        "accelerator": "huawei-Ascend910",
+    }
+    npu["versions"]["driver"]["running"] = None
+    npu["chips"][0]["name"] = "910B4"
+    labels = _plan.node_labels_of(npu, None)
+    assert "npu.fleet/driver-version" not in labels
+    assert "node.kubernetes.io/npu.chip.name" not in labels
+    assert "accelerator" not in labels
