@@ -17,11 +17,13 @@ import os
 import queue
 import sys
 import threading
+import time
 from ctypes import POINTER, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong
 
 MAX_CARDS = 64
 MAX_DEVICES_IN_CARD = 4
 MAX_ERROR_CODES = 128
+GRACE_SECONDS = 2.0  # for answers under way when the caller has closed the channel
 UNIT_NPU = 0
 DIE_VIRTUAL = 1
 HEALTH_ABSENT = 0xFFFFFFFF
@@ -433,7 +435,9 @@ def main(path):
         with os.fdopen(channel_in, "rb") as lines:
             for line in lines:
                 requests.put(line)
-        os._exit(0)  # nobody listens any more, and the other thread may hang in the driver
+        requests.put(None)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)  # nobody listens any more, and the other thread hangs in the driver
 
     def say(message):
         data = (json.dumps(message) + "\n").encode("ascii")
@@ -447,6 +451,8 @@ def main(path):
     server = Server(path)
     while True:
         line = requests.get()
+        if line is None:
+            return
         try:
             request = json.loads(line.decode("utf-8"))
             reply = server.answer(request)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The DCMI child and its client, with real libraries that behave oddly (odd_dcmi.c) and with children that do."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _dcmi
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import (
+    DcmiClient,
+    DcmiError,
+    find_library,
+    library_path,
+    library_places,
+)
+
+
+@pytest.fixture
+def client_of():
+    clients = []
+
+    def make(library, timeout=10.0, **more):
+        clients.append(DcmiClient(library, timeout, **more))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(("struct", "size"), [
+    # compiled sizes of the vendor's header on a 64-bit machine
+    (_dcmi.ChipInfo, 100), (_dcmi.ChipInfoV2, 132), (_dcmi.PcieInfo, 28), (_dcmi.PcieInfoAll, 64), (_dcmi.ElabelInfo, 1280),
+    (_dcmi.DieId, 20), (_dcmi.HbmInfo, 32), (_dcmi.MemoryInfo, 112),
+])
+def test_struct_sizes(struct, size):
+    assert ctypes.sizeof(struct) == size
+
+
+def test_struct_offsets():
+    assert (_dcmi.PcieInfoAll.domain.offset, _dcmi.HbmInfo.memory_usage.offset, _dcmi.MemoryInfo.hugepagesize.offset) == (16, 16, 24)
+    assert _dcmi.ChipInfoV2.npu_name.offset == 100
+
+
+def test_chips(client_of, odd_library):
+    chips = client_of(odd_library()).call("chips")
+    assert [(chip["card_id"], chip["device_id"], chip["logic_id"], chip["phy_id"]) for chip in chips] == [
+        (4, 0, 0, 6), (4, 1, 1, 7), (9, None, None, None),
+    ]
+    first = chips[0]
+    assert (first["name"], first["npu_name"], first["aicore_count"], first["serial"]) == ("910B4", None, 20, "0000000000000001")
+    assert (first["pci_address"], first["pci_device"], first["pci_sub_device"]) == ("0001:c4:1f.0", "d802", "3000")
+    assert first["vdie"] == "00000010-00000011-00000012-00000013-00000014"
+    assert first["error"] is None
+    assert chips[2]["error"]["return"] == -8012
+    assert chips[2]["error"]["name"] == "NOT_READY"
+    assert "dcmi_get_device_num_in_card" in chips[2]["error"]["message"]
+
+
+def test_health_of_one_chip_that_fails_leaves_the_others(client_of, odd_library):
+    first, second, third = client_of(odd_library()).call("health")
+    assert (first["health"], first["health_code"], first["error_codes"], first["error"]) == ("Alarm", 2, ["80E18005", "00E3A203"], None)
+    assert (second["health"], second["dropped"], second["error"]["function"]) == (None, True, "dcmi_get_device_health")
+    assert second["error_codes"] == ["80E18005", "00E3A203"]
+    assert (third["health"], third["error_codes"]) == (None, None)
+
+
+def test_telemetry(client_of, odd_library):
+    first, second, _third = client_of(odd_library()).call("telemetry")
+    assert (first["power_w"], first["temperature_c"], first["hbm_used_mib"], first["hbm_total_mib"]) == (90.4, 41, 3402, 65536)
+    assert (first["aicore_percent"], first["hbm_bandwidth_percent"], first["vector_percent"]) == (72, 80, 82)
+    assert (first["npu_percent"], first["memory_total_mib"], first["error"]) == (None, None, None)  # not supported is no error
+    assert (second["temperature_c"], second["hbm_used_mib"], second["error"]["return"]) == (-3, None, -8005)
+
+
+def test_old_library(client_of, odd_library):
+    client = client_of(odd_library("OLD"))
+    first, second, _third = client.call("chips")
+    assert (first["name"], first["pci_address"], second["pci_address"]) == ("310P3", "0000:04:00.0", "0000:04:00.1")
+    assert (first["pci_device"], first["pci_sub_vendor"], first["pci_sub_device"]) == ("d500", "0200", "0110")
+    assert client.call("telemetry")[0]["power_w"] == 72.5  # from the board: the chip has no figure
+
+
+def test_second_api(client_of, odd_library):
+    client = client_of(odd_library("SECOND"))
+    assert client.call("open")["api"] == "v2"
+    assert client.call("open")["driver_version"] == "25.7.rc1"
+    first, second = client.call("chips")
+    assert (first["logic_id"], first["phy_id"], first["name"], first["pci_address"]) == (0, 7, "Ascend950PR", "0000:61:00.0")
+    assert second["aicore_count"] == 33
+    first, second = client.call("health")
+    assert (first["health"], first["dropped"], first["error_codes"]) == ("OK", False, [])
+    assert (second["health"], second["dropped"], second["error_codes"]) == ("UNKNOWN", True, ["81AF8000"])
+
+
+def test_library_that_prints_does_not_break_the_channel(client_of, odd_library):
+    client = client_of(odd_library("NOISE"))
+    assert client.call("open")["driver_version"] == "25.5.0"
+    assert len(client.call("chips")) == 3
+
+
+def test_one_child_serves_many_calls(client_of, odd_library):
+    client = client_of(odd_library())
+    client.call("open")
+    pid = client.pid
+    for _ in range(20):
+        client.call("health")
+    assert (client.pid, client.starts) == (pid, 1)
+
+
+def test_library_that_refuses(client_of, odd_library):
+    client = client_of(odd_library("REFUSE"))
+    with pytest.raises(DcmiError) as caught:
+        client.call("chips")
+    error = caught.value.as_dict()
+    assert (error["code"], error["return"], error["name"], error["function"]) == ("dcmi_failed", -8005, "INNER_ERR", "dcmi_init")
+    assert "driver is not loaded" in error["message"]
+    assert client.pid is None  # the next call begins with a new process
+
+
+def test_hanging_call_is_killed_at_the_deadline(client_of, odd_library):
+    client = client_of(odd_library("HANG"))
+    before = time.monotonic()
+    with pytest.raises(DcmiError) as caught:
+        client.call("chips", timeout=0.5)
+    assert time.monotonic() - before < 3
+    assert caught.value.code == "dcmi_timeout"
+    assert client.pid is None
+    with pytest.raises(DcmiError, match="in time"):
+        client.call("chips", timeout=0.5)
+    assert client.starts == 2
+
+
+def test_crash_is_told_with_signal_and_last_words(client_of, odd_library):
+    with pytest.raises(DcmiError) as caught:
+        client_of(odd_library("CRASH")).call("open")
+    assert caught.value.code == "dcmi_child_died"
+    assert "signal 6" in str(caught.value)
+    assert "about to crash" in str(caught.value)
+
+
+def test_child_that_was_killed_is_started_again(client_of, odd_library):
+    client = client_of(odd_library())
+    client.call("open")
+    os.kill(client.pid, 9)
+    time.sleep(0.2)
+    assert len(client.call("chips")) == 3
+    assert client.starts == 2
+
+
+def test_child_ends_with_its_parent_even_inside_a_call(odd_library):
+    child = subprocess.Popen([sys.executable, _dcmi.__file__, odd_library("HANG")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert "ready" in json.loads(child.stdout.readline())
+    child.stdin.write(b'{"id": 1, "cmd": "open"}\n')
+    child.stdin.flush()
+    time.sleep(0.3)
+    assert child.poll() is None
+    child.stdin.close()
+    assert child.wait(10) == 1
+    child.stdout.close()
+
+
+def test_child_stands_alone_as_a_file(odd_library):
+    child = subprocess.run(
+        [sys.executable, "-I", "-S", _dcmi.__file__, odd_library()], input=b'{"id": 7, "cmd": "version"}\nnonsense\n[]\n',
+        capture_output=True, check=False, timeout=20,
+    )
+    ready, version, *refused = [json.loads(line) for line in child.stdout.splitlines()]
+    assert "ready" in ready
+    assert (version["id"], version["result"]["driver_version"]) == (7, "25.5.0")
+    assert [reply["error"]["code"] for reply in refused] == ["dcmi_request", "dcmi_request"]
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize(("script", "code", "why"), [
+    ("exit 3", "dcmi_child_died", "status 3"),
+    ("echo oops >&2; exit 1", "dcmi_child_died", "oops"),
+    ("echo '{\"ready\": 1}'; echo garbage; sleep 60", "dcmi_child_died", "garbage"),
+    ("echo '{\"ready\": 1}'; echo '{\"id\": 99, \"result\": []}'; sleep 60", "dcmi_child_died", "another request"),
+    ("echo '[]'; sleep 60", "dcmi_child_died", "not a JSON object"),
+    ("echo '{}'; sleep 60", "dcmi_child_died", "ready"),
+    ("sleep 60", "dcmi_timeout", "in time"),
+])
+def test_child_that_misbehaves(client_of, script, code, why):
+    client = client_of("/nowhere/libdcmi.so", argv=["sh", "-c", script])
+    with pytest.raises(DcmiError) as caught:
+        client.call("open", timeout=1.0)
+    assert caught.value.code == code
+    assert why in str(caught.value)
+
+
+def test_child_that_cannot_be_started(client_of):
+    with pytest.raises(DcmiError, match="cannot be started"):
+        client_of("/nowhere/libdcmi.so", argv=["/nowhere/python"]).call("open")
+
+
+def test_library_that_is_none(client_of, tmp_path):
+    path = tmp_path / "libdcmi.so"
+    path.write_text("no library")
+    with pytest.raises(DcmiError) as caught:
+        client_of(str(path)).call("open")
+    assert caught.value.code == "dcmi_library_unusable"
+    assert str(path) in str(caught.value)
+
+
+def test_unknown_command(client_of, odd_library):
+    with pytest.raises(DcmiError, match="no command"):
+        client_of(odd_library()).call("reset")
+
+
+def test_search_order(tmp_path):
+    places = library_places("/opt/Ascend", str(tmp_path))
+    assert [place.replace(str(tmp_path), "") for place in places] == [
+        "/usr/local/dcmi/libdcmi.so", "/opt/Ascend/driver/lib64/driver/libdcmi.so", "/opt/Ascend/driver/lib64/libdcmi.so",
+        "/usr/lib64/libdcmi.so",
+    ]
+    with pytest.raises(DcmiError) as caught:
+        find_library("/opt/Ascend", str(tmp_path))
+    assert caught.value.code == "dcmi_library_missing"
+    for place in (places[3], places[1]):
+        os.makedirs(os.path.dirname(place))
+        open(place, "w").close()
+        assert find_library("/opt/Ascend", str(tmp_path)) == place
+    assert library_path("/opt/Ascend").split(":")[0] == "/opt/Ascend/driver/lib64"
