@@ -9,6 +9,8 @@ import json
 import os
 import time
 
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+
 HOME = "/opt/npu-agent"
 CONFIG = "/etc/npu-agent/config.yaml"
 UNIT_NAME = "npu-agent.service"
@@ -86,8 +88,8 @@ def show_unit(run, timeout=20):
     """What systemd knows of the unit; empty on a node without systemd."""
     try:
         result = run(["systemctl", "show", UNIT_NAME, "--no-pager", "--property=" + ",".join(PROPERTIES)], timeout=timeout)
-    except Exception as error:
-        if getattr(error, "code", None) == "command_missing":
+    except FleetError as error:
+        if error.code == "command_missing":
             return {}
         raise
     return parse_show(result.stdout) if result.rc == 0 else {}
@@ -117,3 +119,41 @@ def observe(root, run):
         "enabled": shown.get("UnitFileState") in ("enabled", "enabled-runtime"),
         "started_after_files": after,
     }
+
+
+def sha256_of_text(text):
+    """Checksum that observe() finds once this text is the file."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def decide_service(observed, config, unit):
+    """What has to be done so that the service runs with these texts: pure, the same on controller and node.
+
+    `observed` is the result of observe(). Returns {"write_config", "write_unit", "enable", "action", "reasons"}, where action is None,
+    "start" or "restart". A service that is older than its files is restarted whoever changed them: a run that was cut between writing
+    and restarting must not leave it so.
+    """
+    write_config = observed["config_sha256"] != sha256_of_text(config)
+    write_unit = observed["unit_sha256"] != sha256_of_text(unit)
+    reasons = []
+    if write_config:
+        reasons.append("the configuration is another one")
+    if write_unit:
+        reasons.append("the unit is another one")
+    if observed["active"] and observed["started_after_files"] is False:
+        reasons.append("the service was started before its files changed")
+    if not observed["active"]:
+        reasons.append("the service does not run")
+        action = "start"
+    else:
+        action = "restart" if reasons else None
+    if not observed["enabled"]:
+        reasons.append("the service does not start at boot")
+    return {
+        "write_config": write_config, "write_unit": write_unit, "enable": not observed["enabled"], "action": action, "reasons": reasons,
+    }
+
+
+def converged(observed, archive_sha256, config, unit):
+    """True when a node needs no call for the agent at all."""
+    return observed["archive_sha256"] == archive_sha256 and not decide_service(observed, config, unit)["reasons"]

@@ -25,6 +25,8 @@ def parser():
         command.add_argument("--config", metavar="FILE", help=f"configuration (default {config.PATH}, if it exists)")
         if name == "discover":
             command.add_argument("--json", action="store_true", help="for programs")
+        if name == "check":
+            command.add_argument("--settings", action="store_true", help="list all settings with their defaults")
     return top
 
 
@@ -37,7 +39,10 @@ def main(argv=None):
             print(fault, file=sys.stderr)
         return 2
     if options.command == "check":
-        print("the configuration is good")
+        if options.settings:
+            print("\n".join(f"{key}: {json.dumps(default)}  # {text}" for key, (default, _check, text) in config.SETTINGS.items()))
+        else:
+            print("the configuration is good")
         return 0
     if options.command == "discover":
         return discover(settings, options.json)

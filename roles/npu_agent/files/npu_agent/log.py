@@ -37,5 +37,10 @@ class Once:
             self.last = (event, fields)
             self.log(event, level, **fields)
 
+    def event(self, event, level="info", **fields):
+        """The same for an event whose fields may change while it lasts."""
+        if self.last is None or self.last[0] != event:
+            self(event, level, **fields)
+
     def over(self):
         self.last = None

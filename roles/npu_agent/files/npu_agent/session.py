@@ -14,6 +14,7 @@ from .watch import Folder, stamp
 STREAM_SECONDS = 5.0  # kubelet opens ListAndWatch within milliseconds of Register (measured)
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 TAKEN_OVER_POLL = 2.0
+KNOCKS = 20
 
 # States, as /readyz tells them.
 STARTING, NO_NPU, DRIVER, KUBELET, REGISTERING, SERVING, STANDBY = (
@@ -31,7 +32,7 @@ class Session:
         self.folder = Folder(settings.kubelet_dir)
         self.kubelet_socket = os.path.join(settings.kubelet_dir, "kubelet.sock")
         self.say = Once(log)
-        self.failures = 0
+        self.failures, self.knocks, self.knocked = 0, 0, None
 
     @property
     def endpoint(self):
@@ -63,8 +64,7 @@ class Session:
             return
         before = stamp(self.kubelet_socket)
         if before is None or not alive(self.kubelet_socket):
-            self.await_kubelet()
-            await self.pause(None)
+            await self.await_kubelet(before)
             return
         path = os.path.join(self.settings.kubelet_dir, self.endpoint)
         plugin = self.plugin = Plugin(self.board, self.settings, self.log, self.counters)
@@ -99,8 +99,11 @@ class Session:
             cause = "; ".join(self.board.problems) or "the driver names no chip"
             self.enter(DRIVER, cause, "the NPUs cannot be used, nothing is registered", "error", cause=cause)
 
-    def await_kubelet(self):
+    async def await_kubelet(self, seen):
+        """Kubelet's socket has a name before somebody listens on it, so a new one is tried more often for a moment."""
         self.failures = 0
+        self.knocks = self.knocks + 1 if seen == self.knocked else 0
+        self.knocked = seen
         if os.path.exists(self.kubelet_socket):
             cause = f"nobody listens on {self.kubelet_socket}: kubelet does not run"
         elif os.path.isdir(self.settings.kubelet_dir):
@@ -108,7 +111,9 @@ class Session:
         else:
             cause = (f"there is no folder {self.settings.kubelet_dir}: kubelet has never run here, or has it elsewhere "
                      "(it is fixed at /var/lib/kubelet/device-plugins; a DaemonSet must mount that folder)")
-        self.enter(KUBELET, cause, "waiting for kubelet", cause=cause)
+        self.enter(KUBELET, cause)
+        self.say.event("waiting for kubelet", cause=cause)
+        await self.pause(0.05 if seen and self.knocks < KNOCKS else None)
 
     async def register(self, plugin):
         self.enter(REGISTERING)

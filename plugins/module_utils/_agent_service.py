@@ -1,0 +1,184 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Configures and runs the agent's service on a node. Private to the collection."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+
+from ansible_collections.npu.fleet.plugins.module_utils import _agent
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+
+try:
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, build_opener
+except ImportError:  # sanity's import test runs without some parts
+    HTTPError = ProxyHandler = build_opener = None
+
+PROGRAM = _agent.HOME + "/current/bin/npu-agent"
+COMMAND_SECONDS = 90
+JOURNAL_LINES = 20
+POLL_SECONDS = 0.2
+
+# Kubelet may come later and a node without NPU has nothing to serve: both are as good as it gets without us.
+SETTLED = ("serving", "waiting_for_kubelet", "no_npu")
+
+
+def text_of(path):
+    """Content of a text file, empty when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def write(path, text, mode=0o644):
+    """Replace a file in one step; its folder is made when missing."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        os.makedirs(folder)
+        os.chmod(folder, 0o755)
+    descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text.encode("utf-8"))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, mode)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def check_config(config, root, run):
+    """Let the agent itself judge the text before it becomes the file."""
+    program = _agent.under(root, PROGRAM)
+    if not os.path.exists(program):
+        raise FleetError("The agent is not on this node: there is no %s." % program, "agent_missing", object=program,
+                         hint="Run npu.fleet.agent_files (role npu_agent) first.")
+    folder = tempfile.mkdtemp(prefix="npu-agent-")
+    try:
+        path = os.path.join(folder, "config.yaml")
+        write(path, config)
+        result = run([program, "check", "--config", path], timeout=COMMAND_SECONDS)
+    finally:
+        shutil.rmtree(folder)
+    if result.rc != 0:
+        said = (result.stderr or result.stdout).strip().replace(path, _agent.CONFIG)
+        raise FleetError("The agent refuses this configuration; nothing was written. %s" % said, "config_refused", object=_agent.CONFIG,
+                         observed=said)
+
+
+def systemctl(run, *words):
+    result = run(["systemctl"] + list(words), timeout=COMMAND_SECONDS)
+    if result.rc != 0:
+        raise FleetError(
+            "`systemctl %s` failed: %s" % (" ".join(words), (result.stderr or result.stdout).strip()), "systemctl", object=_agent.UNIT_NAME,
+            observed=journal(run), hint="See `journalctl -u %s` on the node." % _agent.UNIT_NAME,
+        )
+
+
+def journal(run):
+    """Last words of the service, for an error message."""
+    try:
+        result = run(["journalctl", "-u", _agent.UNIT_NAME, "-n", str(JOURNAL_LINES), "--no-pager", "-o", "cat"], timeout=COMMAND_SECONDS)
+    except FleetError:
+        return ""
+    return result.stdout.strip()
+
+
+def ask_ready(url):
+    """The service's own report, None while it does not answer. Proxies of the environment have no say about this host."""
+    opener = build_opener(ProxyHandler({}))
+    try:
+        try:
+            with opener.open(url, timeout=5) as response:
+                body = response.read()
+        except HTTPError as error:
+            body = error.read()  # 503 carries the report as well
+        report = json.loads(body.decode("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) and "state" in report else None
+
+
+def wait_settled(url, seconds, run, ask=ask_ready, clock=time.monotonic, sleep=time.sleep):
+    """The first report that needs no more waiting; FleetError with the service's last words when none comes in time."""
+    deadline, report = clock() + seconds, None
+    while True:
+        answer = ask(url)
+        report = answer or report
+        if answer and answer["state"] in SETTLED:
+            return answer
+        if clock() >= deadline:
+            break
+        sleep(POLL_SECONDS)
+    why = "; ".join(report.get("reasons") or []) if report else "no answer from %s" % url
+    state = report["state"] if report else "silent"
+    raise FleetError(
+        "The agent runs but is not ready after %g s (%s): %s" % (seconds, state, why), "agent_not_ready", object=_agent.UNIT_NAME,
+        observed="%s\n%s" % (why, journal(run)), hint="See `journalctl -u %s` on the node." % _agent.UNIT_NAME,
+    )
+
+
+def present(root, run, config, unit, url, ready_seconds, check_mode):
+    """Have the service run with these texts. Returns changed, actions, reasons, state, report, before, after, diff."""
+    before = _agent.observe(root, run)
+    steps = _agent.decide_service(before, config, unit)
+    paths = [(_agent.CONFIG, config, steps["write_config"]), (_agent.UNIT, unit, steps["write_unit"])]
+    diff = [
+        {"before_header": path, "after_header": path, "before": text_of(_agent.under(root, path)), "after": text}
+        for path, text, wanted in paths if wanted
+    ]
+    actions = ["write " + path for path, _text, wanted in paths if wanted]
+    actions += ["enable"] if steps["enable"] else []
+    actions += [steps["action"]] if steps["action"] else []
+    result = {"changed": bool(actions), "actions": actions, "reasons": steps["reasons"], "before": before, "diff": diff}
+    if steps["write_config"] and not (check_mode and not os.path.exists(_agent.under(root, PROGRAM))):
+        check_config(config, root, run)
+    if check_mode:
+        result.update(after=before, state=None, report=None)
+        return result
+    for path, text, wanted in paths:
+        if wanted:
+            write(_agent.under(root, path), text)
+    if actions:
+        systemctl(run, "daemon-reload")
+    if steps["enable"]:
+        systemctl(run, "enable", _agent.UNIT_NAME)
+    if steps["action"]:
+        run(["systemctl", "reset-failed", _agent.UNIT_NAME], timeout=COMMAND_SECONDS)  # a start limit of earlier failures is over now
+        systemctl(run, steps["action"], _agent.UNIT_NAME)
+    report = wait_settled(url, ready_seconds, run)
+    result.update(after=_agent.observe(root, run), state=report["state"], report=report)
+    return result
+
+
+def absent(root, run, check_mode):
+    """Have no service. The files of the agent stay; agent_files takes them."""
+    before = _agent.observe(root, run)
+    paths = [path for path in (_agent.CONFIG, _agent.UNIT) if os.path.lexists(_agent.under(root, path))]
+    actions = (["stop"] if before["active"] else []) + (["disable"] if before["enabled"] else []) + ["remove " + path for path in paths]
+    diff = [
+        {"before_header": path, "after_header": path, "before": text_of(_agent.under(root, path)), "after": ""} for path in paths
+    ]
+    result = {"changed": bool(actions), "actions": actions, "reasons": [], "before": before, "after": before, "diff": diff,
+              "state": None, "report": None}
+    if check_mode or not actions:
+        return result
+    if before["active"] or before["enabled"]:
+        systemctl(run, "disable", "--now", _agent.UNIT_NAME)
+    for path in paths:
+        os.unlink(_agent.under(root, path))
+    systemctl(run, "daemon-reload")
+    try:
+        os.rmdir(os.path.dirname(_agent.under(root, _agent.CONFIG)))
+    except OSError:
+        pass  # an admin keeps files of his own there
+    result["after"] = _agent.observe(root, run)
+    return result
