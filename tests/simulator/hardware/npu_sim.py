@@ -185,8 +185,11 @@ def _wait_until_applied(generation: int, path: Path | str, limit: float = 3.0) -
         return
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             os.kill(int(PIDFILE.read_text()), 0)
+        except (OSError, ValueError):
+            return  # stopped or just starting: it will read the file by itself
+        with contextlib.suppress(OSError, ValueError):
             if int(APPLIED.read_text()) >= generation:
                 return
         time.sleep(0.005)

@@ -13,8 +13,10 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import npu_sim
@@ -115,6 +117,18 @@ def watch(folder: Path) -> int | None:
     return descriptor
 
 
+def touched(descriptor: int, name: str) -> bool:
+    """Reads the waiting events; True if one is about the state file (its lock and temporary files lie beside it)."""
+    found = False
+    with contextlib.suppress(BlockingIOError):
+        data = os.read(descriptor, 65536)
+        while data:
+            _, _, _, length = struct.unpack_from("iIII", data)
+            found |= data[16 : 16 + length].rstrip(b"\0") == os.fsencode(name)
+            data = data[16 + length :]
+    return found
+
+
 def identity(path: Path) -> tuple | None:
     try:
         info = path.stat()
@@ -123,46 +137,53 @@ def identity(path: Path) -> tuple | None:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def follow(path: Path, owner_known: bool) -> None:
+def changes(path: Path, worries: set[str]) -> Iterator[None]:
+    """Yields whenever the state file may have changed, and now and then while there are worries."""
     descriptor = watch(path.parent)
     if descriptor is None:
         say(f"no inotify instance left; looking every {POLL} s")
-    seen = identity(path)
-    complained = False
-    while True:
-        limit = POLL if descriptor is None else None if owner_known and not complained else OWNER_POLL
-        if descriptor is None:
+        seen = None
+        while True:
+            now = identity(path)
+            if now != seen or worries:
+                seen = now
+                yield
             time.sleep(POLL)
-        else:
-            select.select([descriptor], [], [], limit)
-            with contextlib.suppress(BlockingIOError):
-                os.read(descriptor, 65536)
-        now = identity(path)
-        if descriptor is None and now == seen and owner_known and not complained:
-            continue
-        seen = now
+    yield  # what happened before the watch began
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], OWNER_POLL if worries else None)
+        if not ready or touched(descriptor, path.name):
+            yield
+
+
+def follow(path: Path, put_into_effect: Callable[[dict], bool]) -> None:
+    worries: set[str] = set()
+    for _ in changes(path, worries):
         try:
-            owner_known = apply(npu_sim.load(path))
-            complained = False
+            settled = put_into_effect(npu_sim.load(path))
+            worries.clear()
+            if not settled:
+                worries.add("owner")
         except (npu_sim.StateError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             # A test may write nonsense on purpose: what is in effect stays, and the service lives on.
-            if not complained:
+            if "state" not in worries:
                 say(f"state not applied: {error!r}")
-            complained = True
+            worries.add("state")
 
 
 def main() -> int:
     path = npu_sim.STATE
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    npu_sim.PIDFILE.unlink(missing_ok=True)  # nobody, this process included, waits for the one before
     REAL.mkdir(parents=True, exist_ok=True)
     bind(Path("/sys"), REAL)
     if not path.exists():
         npu_sim.main(["--state", str(path), "init"])
     npu_sim.update(power_on, path)
-    owner_known = apply(npu_sim.load(path))
+    apply(npu_sim.load(path))
     npu_sim.PIDFILE.write_text(f"{os.getpid()}\n")
     notify("READY=1")
-    follow(path, owner_known)
+    follow(path, apply)
     return 0
 
 

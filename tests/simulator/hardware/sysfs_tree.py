@@ -141,9 +141,11 @@ def _names(folder: Path) -> list[str]:
 def _with_parents(tree: Tree) -> Tree:
     whole = dict(tree)
     for path in tree:
-        for parent in Path(path).parents:
-            if str(parent) != ".":
-                whole.setdefault(str(parent), None)
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            if path in whole:
+                break
+            whole[path] = None
     return whole
 
 
@@ -153,57 +155,62 @@ def make_equal(target: Path, tree: Tree, keep: frozenset[str] = frozenset()) -> 
     Entries below a path in `keep` are not looked at.
     """
     wanted = _with_parents(tree)
+    there = _walk(str(target), "", keep)
     changed = False
-    for path in sorted(_walk(target, keep), key=lambda one: one.count("/"), reverse=True):
-        if path not in wanted:
-            _remove(target / path)
+    for path in sorted(there, key=lambda one: one.count("/"), reverse=True):
+        # a folder that has to become something else goes with all that is in it
+        if path not in wanted or (there[path] is None) != (wanted[path] is None):
+            _remove(f"{target}/{path}")
             changed = True
     for path in sorted(wanted):
-        if path not in keep or not (target / path).is_dir():
-            changed |= _put(target / path, wanted[path])
+        if path not in there or (there[path] is None) != (wanted[path] is None) or there[path] != wanted[path]:
+            _put(f"{target}/{path}", wanted[path])
+            changed = True
     return changed
 
 
-def _walk(target: Path, keep: frozenset[str]) -> list[str]:
-    found = []
-    for folder, folders, files in os.walk(target):
-        relative = os.path.relpath(folder, target)
-        prefix = "" if relative == "." else f"{relative}/"
-        found += [prefix + name for name in [*folders, *files]]
-        folders[:] = [name for name in folders if prefix + name not in keep and not os.path.islink(os.path.join(folder, name))]
+def _walk(root: str, prefix: str, keep: frozenset[str]) -> Tree:
+    """The tree that a folder shows."""
+    found: Tree = {}
+    with os.scandir(f"{root}/{prefix}") as entries:
+        for entry in entries:
+            path = prefix + entry.name
+            if entry.is_symlink():
+                found[path] = Link(os.readlink(entry.path))
+            elif entry.is_dir():
+                found[path] = None
+                if path not in keep:
+                    found.update(_walk(root, f"{path}/", keep))
+            else:
+                with open(entry.path, "rb") as stream:
+                    found[path] = stream.read()
     return found
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+            os.unlink(path)
 
 
-def _put(path: Path, value: Any) -> bool:
+def _put(path: str, value: Any) -> None:
+    """Links and files appear in one step, so that a reader sees the old or the new one."""
     if value is None:
-        if path.is_dir() and not path.is_symlink():
-            return False
-        _remove(path)
-        path.mkdir()
-        return True
+        os.mkdir(path)
+        return
+    folder, _, name = path.rpartition("/")
+    fresh = f"{folder}/.{name}.new"
     if isinstance(value, Link):
-        if path.is_symlink() and os.readlink(path) == value:
-            return False
-        _remove(path)
-        path.symlink_to(value)
-        return True
-    if path.is_file() and not path.is_symlink() and path.read_bytes() == value:
-        return False
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_bytes(value)
-    fresh.chmod(0o444)
-    if path.is_dir() or path.is_symlink():
-        _remove(path)
-    fresh.rename(path)
-    return True
+        os.symlink(value, fresh)
+    else:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o444)
+        try:
+            os.write(descriptor, value)
+        finally:
+            os.close(descriptor)
+    os.rename(fresh, path)
 
 
 def owner(state: dict[str, Any]) -> tuple[int, int, bool]:

@@ -171,3 +171,14 @@ def test_nodes_of_an_unknown_user_belong_to_root_until_it_exists(tmp_path, conte
     content["kernel"].update(driver_loaded=True, node_owner="no-such-user-here")
     assert sysfs_tree.make_nodes(tmp_path, content) is False
     assert (tmp_path / "davinci0").stat().st_uid == 0
+
+
+def test_make_equal_changes_kinds_and_leaves_no_leftovers(tmp_path):
+    target = build(tmp_path, {"a": b"file", "b/c": b"deep", "d": sysfs_tree.Link("a")})
+    tree = {"a/x": b"now a folder", "b": sysfs_tree.Link("a"), "d": b"now a file"}
+    assert sysfs_tree.make_equal(target, tree) is True
+    assert sorted(os.listdir(target)) == ["a", "b", "d"]
+    assert (target / "b").is_symlink()
+    assert (target / "d").read_bytes() == b"now a file"
+    assert (target / "a/x").read_bytes() == b"now a folder"
+    assert sysfs_tree.make_equal(target, tree) is False
