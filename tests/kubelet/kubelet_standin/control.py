@@ -22,7 +22,7 @@ class Handler(socketserver.StreamRequestHandler):
                 answer = {"ok": self.server.kubelet.command(**json.loads(line))}
             except AdmissionError as error:
                 answer = {"error": str(error), "reason": error.reason}
-            except (TypeError, KeyError, ValueError) as error:
+            except (TypeError, KeyError, ValueError, AttributeError, OSError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}", "reason": "BadRequest"}
             self.wfile.write((json.dumps(answer) + "\n").encode())
 
@@ -71,7 +71,8 @@ def main(argv=None):
     parser.add_argument("--socket", default=os.environ.get("KUBELET_STANDIN_SOCKET", SOCKET))
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("nodes", help="capacity and allocatable as the last node status update had them")
-    commands.add_parser("allocatable", help="capacity and allocatable at this moment")
+    commands.add_parser("allocatable", help="devices that can be allocated, by resource, at this moment")
+    commands.add_parser("capacity", help="devices that there are, by resource, at this moment")
     commands.add_parser("devices", help="each device with its health and NUMA nodes")
     commands.add_parser("registrations", help="Register calls that came in")
     commands.add_parser("pods", help="pods with their devices")
@@ -81,6 +82,9 @@ def main(argv=None):
     allocate.add_argument("--pod", default=f"pod-{os.getpid()}")
     delete = commands.add_parser("delete", help="end a pod")
     delete.add_argument("pod")
+    join = commands.add_parser("join", help="report the node's status to an API server, also after a restart")
+    join.add_argument("--server", required=True, metavar="URL", help="HOST:PORT means http")
+    join.add_argument("--token", default="", help="bearer token")
     restart = commands.add_parser("restart", help="as systemctl restart kubelet does")
     restart.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="time between stop and start")
     options = vars(parser.parse_args(argv))

@@ -5,7 +5,6 @@ import argparse
 import json
 import os
 import signal
-import ssl
 import sys
 import threading
 import time
@@ -28,32 +27,47 @@ class NodeStatus(threading.Thread):
         self.manager, self.options = manager, options
         self.last = {"capacity": {}, "allocatable": {}}
         self.error = None
+        self.kept = os.path.join(os.path.dirname(options.plugins), "standin-join.json")
+        self.joined = read_json(self.kept)
+
+    def join_cluster(self, server, token):
+        self.joined = {"server": server if "://" in server else f"http://{server}", "token": token}
+        with open(os.open(self.kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            json.dump(self.joined, stream)
+        self.report()
 
     def run(self):
         while True:
-            self.last = self.manager.numbers()
-            if self.options.api:
-                try:
-                    self.patch()
-                    self.error = None
-                except OSError as error:
-                    if str(error) != self.error:
-                        log(f"node status: {error}")
-                    self.error = str(error)
+            try:
+                self.report()
+                self.error = None
+            except OSError as error:
+                if str(error) != self.error:
+                    log(f"node status: {error}")
+                self.error = str(error)
             time.sleep(self.options.status_seconds)
 
-    def patch(self):
+    def report(self):
+        self.last = self.manager.numbers()
+        if not self.joined:
+            return
         numbers = {key: {name: str(count) for name, count in value.items()} for key, value in self.last.items()}
-        request = urllib.request.Request(  # noqa: S310  the URL is the operator's
-            f"{self.options.api}/api/v1/nodes/{self.options.node}/status", json.dumps({"status": numbers}).encode(), method="PATCH",
-            headers={"Content-Type": "application/strategic-merge-patch+json"},
-        )
-        if self.options.token_file:
-            with open(self.options.token_file, encoding="utf-8") as stream:
-                request.add_header("Authorization", f"Bearer {stream.read().strip()}")
-        context = ssl.create_default_context(cafile=self.options.ca_file) if self.options.ca_file else None
-        with urllib.request.urlopen(request, timeout=10, context=context) as response:  # noqa: S310
+        url = f"{self.joined['server']}/api/v1/nodes/{self.options.node}/status"
+        headers = {"Content-Type": "application/strategic-merge-patch+json"}
+        if self.joined["token"]:
+            headers["Authorization"] = f"Bearer {self.joined['token']}"
+        request = urllib.request.Request(url, json.dumps({"status": numbers}).encode(), headers, method="PATCH")  # noqa: S310  http(s) or nothing
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10) as response:
             response.read()
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return None
 
 
 class Kubelet:
@@ -76,7 +90,14 @@ class Kubelet:
         return {self.options.node: self.status.last}
 
     def do_allocatable(self):
-        return self.manager.numbers()
+        return self.manager.numbers()["allocatable"]
+
+    def do_capacity(self):
+        return self.manager.numbers()["capacity"]
+
+    def do_join(self, server, token=""):
+        self.status.join_cluster(server, token)
+        return {"node": self.options.node, "server": server}
 
     def do_devices(self):
         with self.manager.lock:
@@ -125,9 +146,6 @@ def parse(argv):
     parser.add_argument("--control", default=env("KUBELET_STANDIN_SOCKET", SOCKET))
     parser.add_argument("--node", default=env("KUBELET_STANDIN_NODE") or os.uname().nodename)
     parser.add_argument("--status-seconds", type=float, default=float(env("KUBELET_STANDIN_STATUS_SECONDS", "10")))
-    parser.add_argument("--api", default=env("KUBELET_STANDIN_API", ""), help="URL of an API server that gets the node status")
-    parser.add_argument("--token-file", default=env("KUBELET_STANDIN_TOKEN_FILE", ""))
-    parser.add_argument("--ca-file", default=env("KUBELET_STANDIN_CA_FILE", ""))
     parser.add_argument("--topology-policy", choices=["none", "restricted"], default=env("KUBELET_STANDIN_TOPOLOGY_POLICY", "none"))
     parser.add_argument("--numa-nodes", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     return parser.parse_args(argv)
