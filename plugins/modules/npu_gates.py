@@ -1,0 +1,175 @@
+#!/usr/bin/python
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run the gates of a node in one call."""
+
+DOCUMENTATION = r"""
+---
+module: npu_gates
+short_description: Prove from the machine's state that a node may take work
+version_added: 0.1.0
+description:
+  - L0 host, there are NPUs of one family, no reboot is pending, the container engine is active.
+  - L1 driver, each pinned version is complete on disk, driver and firmware of that version run, every chip answers and is healthy.
+  - L2 container, a container that asks the NPU runtime for one chip sees that chip's device nodes and no other chip's.
+  - L3 plugin, the device plugin is registered, the kubelet listens, and plugin and driver count the same healthy chips.
+  - A gate that does not pass is an answer, not a failure of this module; assert RV(passed).
+  - For L2 an empty image is made, with the node's own C(/usr) bound read-only, and removed again. No registry is needed.
+options:
+  gates:
+    description: Gates to judge.
+    type: list
+    elements: str
+    choices: [L0, L1, L2, L3]
+    default: [L0, L1, L2, L3]
+  versions:
+    description: Pinned version of each component (C(driver), C(firmware), C(cann_toolkit), C(cann_kernels), C(docker_runtime)).
+    type: dict
+    default: {}
+  runtime:
+    description: Name of the NPU runtime in the container engine. Empty where none is wanted.
+    type: str
+    default: ascend
+  unhealthy_allowed:
+    description: How many chips may be unhealthy.
+    type: int
+    default: 0
+  agent_url:
+    description: Where the agent of this node tells its state.
+    type: str
+    default: http://127.0.0.1:8083/readyz
+extends_documentation_fragment:
+  - npu.fleet._attributes
+  - npu.fleet._look
+attributes:
+  check_mode:
+    support: full
+    details: No container is started in check mode, so L2 is not judged.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    platforms: linux
+seealso:
+  - module: npu.fleet.npu_info
+author:
+  - npu.fleet contributors (@npu-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Prove the node
+  npu.fleet.npu_gates:
+    versions:
+      driver: 25.5.0
+      firmware: 7.8.0.5.216
+  register: node
+
+- name: Stop with every reason at once
+  ansible.builtin.assert:
+    that: node.passed
+    fail_msg: "{{ node.failures }}"
+"""
+
+RETURN = r"""
+passed:
+  description: Did all gates pass?
+  returned: always
+  type: bool
+  sample: true
+gates:
+  description: Verdict of each gate with its checks.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    gate:
+      description: Short name.
+      type: str
+      sample: L2
+    name:
+      description: What it is about.
+      type: str
+      sample: container
+    passed:
+      description: Did all its checks pass?
+      type: bool
+      sample: true
+    checks:
+      description: The checks, each with what was seen.
+      type: list
+      elements: dict
+      sample: [{"name": "container starts", "passed": true, "detail": "runtime ascend"}]
+failures:
+  description: One line for each check that did not pass.
+  returned: always
+  type: list
+  elements: str
+  sample: ["L1 driver: firmware: pinned 7.8.0.5.216, on disk 7.8.0.5.216 (reboot_pending), running 7.3.0.1.231"]
+npu:
+  description: What was observed, as M(npu.fleet.npu_info) returns it.
+  returned: always
+  type: dict
+  sample: {"present": true, "family": "a2"}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.npu.fleet.plugins.module_utils import _gates
+from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
+
+
+def argument_spec():
+    names = [gate for gate, unused in _gates.GATES]
+    return dict(
+        look_options(),
+        gates={"type": "list", "elements": "str", "choices": names, "default": names},
+        versions={"type": "dict", "default": {}},
+        runtime={"type": "str", "default": "ascend"},
+        unhealthy_allowed={"type": "int", "default": 0},
+        agent_url={"type": "str", "default": "http://127.0.0.1:8083/readyz"},
+    )
+
+
+def look_into_container(npu, params):
+    """What one container sees, for the first healthy chip that has a node."""
+    chips = [c for c in npu["chips"] if c["phy_id"] is not None and c["device_node"]]
+    if not chips:
+        return {"error": "no chip has a device node, so no container was tried"}
+    chip = sorted(chips, key=lambda c: (c["health"] != "OK", c["phy_id"]))[0]
+    managers = FAMILIES[chip["family"]]["managers"]
+    return _gates.probe_container(run, "docker", params["runtime"], chip["phy_id"], managers, params["dev_root"])
+
+
+def judge(params, check_mode):
+    """Observation and verdicts."""
+    gates = [g for g in params["gates"] if not (check_mode and g == "L2")]
+    npu = observe(params)
+    verdicts = _gates.judge(
+        npu,
+        {"gates": gates, "versions": params["versions"], "runtime": params["runtime"], "unhealthy_allowed": params["unhealthy_allowed"]},
+        container=look_into_container(npu, params) if "L2" in gates else None,
+        plugin=_gates.probe_plugin(params["agent_url"]) if "L3" in gates else None,
+    )
+    return {
+        "passed": all(v["passed"] for v in verdicts),
+        "gates": verdicts,
+        "failures": _gates.failures(verdicts),
+        "npu": npu,
+    }
+
+
+def main():
+    module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
+    try:
+        module.exit_json(changed=False, **judge(module.params, module.check_mode))
+    except FleetError as error:
+        fail(module, error)
+
+
+if __name__ == "__main__":
+    main()
