@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from ansible.plugins.action import ActionBase
+
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.modules.agent_files import argument_spec
 from ansible_collections.npu.fleet.plugins.plugin_utils._agent_archive import pack
@@ -30,7 +31,9 @@ class ActionModule(ActionBase):
             result.update(self._on_node(options, task_vars))
             return result
         try:
-            archive = pack(options["python_version"], options["arch"], options["cache_dir"], options["wheelhouse"], options["python"])
+            archive = pack(
+                options["python_version"], options["arch"], options["cache_dir"], wheelhouse=options["wheelhouse"], python=options["python"]
+            )
         except FleetError as error:
             result.update(failed=True, msg=str(error), error=error.as_dict())
             return result

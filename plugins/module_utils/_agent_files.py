@@ -18,6 +18,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 LINK = "current"
 LIMIT = 512 << 20  # of the unpacked archive; ours has about 20 MB
 COMPILE_SECONDS = 300
+FOLDER_MODE = 0o755
 
 
 def state(home):
@@ -45,7 +46,7 @@ def obsolete(names, folder, previous):
     return sorted(name for name in names if name not in (folder, previous, LINK))
 
 
-def install(home, src, version, sha256, python, run, check_mode):
+def install(home, src, version, sha256, *, python, run, check_mode):
     """Have `version` current. Returns changed, version, sha256, folder, removed, after."""
     before = state(home)
     folder = "%s-%s" % (version, sha256[:8])
@@ -134,7 +135,7 @@ def compile_files(temporary, final, python, run):
         raise FleetError("The agent's files do not fit the node's Python %s: %s" % (python, said), "python_mismatch", object=python)
     for path, folders, files in os.walk(temporary):
         for name in folders:
-            os.chmod(os.path.join(path, name), 0o755)
+            os.chmod(os.path.join(path, name), FOLDER_MODE)
         for name in files:
             if name.endswith(".pyc"):
                 os.chmod(os.path.join(path, name), 0o644)
@@ -151,7 +152,7 @@ def write_marker(folder, version, sha256):
 def make_folder(path):
     if not os.path.isdir(path):
         os.makedirs(path)
-    os.chmod(path, 0o755)
+    os.chmod(path, FOLDER_MODE)
 
 
 def move_link(home, folder):

@@ -22,6 +22,7 @@ PROGRAM = _agent.HOME + "/current/bin/npu-agent"
 COMMAND_SECONDS = 90
 JOURNAL_LINES = 20
 POLL_SECONDS = 0.2
+FOLDER_MODE = 0o755
 
 # Kubelet may come later and a node without NPU has nothing to serve: both are as good as it gets without us.
 SETTLED = ("serving", "waiting_for_kubelet", "no_npu")
@@ -41,7 +42,7 @@ def write(path, text, mode=0o644):
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         os.makedirs(folder)
-        os.chmod(folder, 0o755)
+        os.chmod(folder, FOLDER_MODE)
     descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -107,7 +108,7 @@ def ask_ready(url):
     return report if isinstance(report, dict) and "state" in report else None
 
 
-def wait_settled(url, seconds, run, ask=ask_ready, clock=time.monotonic, sleep=time.sleep):
+def wait_settled(url, seconds, run, *, ask=ask_ready, clock=time.monotonic, sleep=time.sleep):
     """The first report that needs no more waiting; FleetError with the service's last words when none comes in time."""
     deadline, report = clock() + seconds, None
     while True:
@@ -126,7 +127,7 @@ def wait_settled(url, seconds, run, ask=ask_ready, clock=time.monotonic, sleep=t
     )
 
 
-def present(root, run, config, unit, url, ready_seconds, check_mode):
+def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     """Have the service run with these texts. Returns changed, actions, reasons, state, report, before, after, diff."""
     before = _agent.observe(root, run)
     steps = _agent.decide_service(before, config, unit)

@@ -117,6 +117,7 @@ removed:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+
 from ansible_collections.npu.fleet.plugins.module_utils import _agent_files
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
@@ -149,7 +150,8 @@ def main():
             result = _agent_files.remove(options["home"], module.check_mode)
         else:
             result = _agent_files.install(
-                options["home"], options["src"], options["version"], options["sha256"], options["python"], run, module.check_mode
+                options["home"], options["src"], options["version"], options["sha256"], python=options["python"], run=run,
+                check_mode=module.check_mode,
             )
     except FleetError as error:
         fail(module, error)

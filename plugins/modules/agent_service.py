@@ -171,6 +171,7 @@ after:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+
 from ansible_collections.npu.fleet.plugins.module_utils import _agent_service
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
@@ -197,7 +198,8 @@ def main():
             result = _agent_service.absent(options["root"], run, module.check_mode)
         else:
             result = _agent_service.present(
-                options["root"], run, options["config"], options["unit"], options["url"], options["ready_timeout"], module.check_mode
+                options["root"], run, options["config"], options["unit"], url=options["url"],
+                ready_seconds=options["ready_timeout"], check_mode=module.check_mode,
             )
     except FleetError as error:
         fail(module, error)

@@ -95,7 +95,7 @@ def write_sources(target):
         path.write_bytes(data)
 
 
-def pack(python_version, arch, cache_dir, wheelhouse=None, python="/usr/bin/python3", pip=None):
+def pack(python_version, arch, cache_dir, *, wheelhouse=None, python="/usr/bin/python3", pip=None):
     """The archive for nodes with this Python and architecture: Archive(path, sha256, version, folder).
 
     sha256 is that of the tar stream inside, since compressors differ between controllers; folder is its name under /opt/npu-agent.
@@ -111,7 +111,7 @@ def pack(python_version, arch, cache_dir, wheelhouse=None, python="/usr/bin/pyth
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with locked(cache / "lock"):
-            wheels = fetch(version, ARCHITECTURES[arch], cache / "wheels", wheelhouse, pip)
+            wheels = fetch(version, ARCHITECTURES[arch], cache / "wheels", wheelhouse=wheelhouse, pip=pip)
             return assemble(version, ARCHITECTURES[arch], wheels, python, cache / "archives")
     except OSError as error:
         raise FleetError(f"The agent could not be packed in {cache}: {error}.", "cache", object=str(cache),
@@ -126,7 +126,7 @@ def locked(path):
         yield
 
 
-def fetch(version, arch, cache, wheelhouse, pip):
+def fetch(version, arch, cache, *, wheelhouse, pip):
     """Paths of the wheels, sorted; downloaded once for each set of pins."""
     wanted = requirements(version)
     key = hashlib.sha256(wanted.read_bytes() + str(wheelhouse or "").encode()).hexdigest()[:12]
@@ -135,7 +135,7 @@ def fetch(version, arch, cache, wheelhouse, pip):
         cache.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=cache))
         try:
-            download(version, arch, wanted, temporary, wheelhouse, pip or [sys.executable, "-m", "pip"])
+            download(version, arch, temporary, wheelhouse=wheelhouse, pip=pip or [sys.executable, "-m", "pip"])
             temporary.chmod(0o755)
             temporary.rename(folder)
         finally:
@@ -143,9 +143,11 @@ def fetch(version, arch, cache, wheelhouse, pip):
     return sorted(folder.glob("*.whl"))
 
 
-def download(version, arch, wanted, target, wheelhouse, pip):
+def download(version, arch, target, *, wheelhouse, pip):
+    wanted = requirements(version)
     command = [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--only-binary=:all:",
-               "--implementation", "cp", "--python-version", f"{version[0]}.{version[1]}", "--dest", str(target), "--requirement", str(wanted)]
+               "--implementation", "cp", "--python-version", f"{version[0]}.{version[1]}", "--dest", str(target),
+               "--requirement", str(wanted)]
     for platform in PLATFORMS:
         command += ["--platform", f"{platform}_{arch}"]
     if wheelhouse:
