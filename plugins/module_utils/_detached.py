@@ -59,13 +59,18 @@ def run_vendor(argv, unit, log, timeout, env=None, *, cwd=None, stdin=None, kill
 
 
 def vendor_running(unit, state_dir=STATE_DIR):
-    """Return True while the unit of an earlier ``run_vendor`` still runs."""
-    return _job(unit, state_dir).status().state == "running"
+    """Return True while the unit of an earlier ``run_vendor`` still runs. Without its note there was none since the last boot."""
+    job = _job(unit, state_dir) if os.path.exists(_note_path(unit, state_dir)) else None
+    return job is not None and job.status().state == "running"
 
 
 def _job(unit, state_dir):
     version = _systemd_version()
     return _SystemdUnit(unit, state_dir, version) if version >= 236 else _Supervised(unit, state_dir)
+
+
+def _note_path(unit, state_dir):
+    return os.path.join(state_dir, unit + ".json")
 
 
 def _systemd_version():
@@ -131,7 +136,7 @@ class _Job(object):
 
     def __init__(self, unit, state_dir):
         self.unit = unit
-        self._note_path = os.path.join(state_dir, unit + ".json")
+        self._note_path = _note_path(unit, state_dir)
         self._answer_path = os.path.join(state_dir, unit + ".stdin")
 
     def note(self):

@@ -13,7 +13,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 # What the vendor calls a chip in a file name -> our key of the family.
-_CHIP_FAMILY = {
+CHIP_FAMILY = {
     "310": "310", "310p": "310p", "310b": "310b", "910": "910", "910b": "a2", "910c": "a3", "a3": "a3", "950": "a5", "a5": "a5",
 }
 _PRODUCT_FAMILY = {
@@ -85,7 +85,7 @@ def _description(naming, found):
     return {
         "component": _COMPONENTS[kind],
         "version": found["version"] + ("_" + patch if patch else ""),
-        "family": _CHIP_FAMILY[chip] if chip else _PRODUCT_FAMILY[product.lower()] if product else None,
+        "family": CHIP_FAMILY[chip] if chip else _PRODUCT_FAMILY[product.lower()] if product else None,
         "arch": arch if arch not in ("", "noarch") else None,
         "format": found["format"].lower(),
         "naming": naming,

@@ -1,0 +1,88 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looking at a ``.run`` file without running it: checksum, self-extract header, declared size. Private to the collection."""
+
+import hashlib
+import os
+import re
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _names
+
+_HEAD = 256 * 1024
+_LABEL_CHIP = re.compile(r"HDK-(310P|310B|910B|910|A3|A5|950)-", re.IGNORECASE)
+
+
+def sha256_of(path):
+    """Return the sha256 of a file as hex digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check(path, name, sha256):
+    """Raise FleetError unless the file is the package it should be, whole and with this checksum."""
+    check_file(path, name)
+    found = sha256_of(path)
+    if found != sha256.lower():
+        raise FleetError(
+            "%s has sha256 %s, expected is %s." % (name, found, sha256.lower()),
+            "checksum_differs",
+            "verify",
+            object=path,
+            observed=found,
+            hint="Bring the file again, or correct the expected value.",
+        )
+
+
+def check_file(path, name):
+    """The same without the checksum, which takes its time for several GB."""
+    head, size = _read_head(path)
+    check_header(head, size, name)
+
+
+def _read_head(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_HEAD), os.fstat(stream.fileno()).st_size
+    except OSError as error:
+        message = "The package %s can not be read: %s." % (path, error.strerror)
+        raise FleetError(message, "package_missing", "verify", object=path, observed=str(error)) from error
+
+
+def check_header(head, size, name):
+    """Raise FleetError when the header is none of a self-extracting archive, or declares another size or family.
+
+    A cut file makes the package end with 2, which for a driver also means "installed, reboot needed" (driver package, measured).
+    """
+    if not head.startswith(b"#!") or b"makeself" not in head[:8192].lower():
+        raise FleetError("%s is no self-extracting package." % name, "package_invalid", "verify", object=name, hint="Bring the file again.")
+    values = _values(head)
+    declared = sum(int(number) for number in values.get("totalsize", values.get("filesizes", values.get("size", ""))).split())
+    lines = int(values.get("skip") or 0)
+    if declared and lines:
+        expected = declared + sum(len(line) for line in head.splitlines(True)[:lines])
+        if size != expected:
+            word = "cut short" if size < expected else "too long"
+            message = "%s is %s: it has %d bytes, its header says %d." % (name, word, size, expected)
+            raise FleetError(message, "package_truncated", "verify", object=name, observed=size, hint="Bring the file again.")
+    chip = _LABEL_CHIP.search(values.get("label", ""))
+    family = _names.parse(name)["family"]
+    built_for = _names.CHIP_FAMILY[chip.group(1).lower()] if chip else None
+    if chip and family and built_for != family:
+        message = "%s is by its name for family %s, but was built for family %s (%s)." % (name, family, built_for, values["label"])
+        raise FleetError(message, "wrong_family", "verify", object=name, observed=values["label"])
+
+
+def _values(head):
+    """Return the plain assignments of the shell header; numbers and label are what is looked for."""
+    pattern = re.compile(rb"^(totalsize|filesizes|size|skip|label)=\"?([^\"\n]*)\"?\s*$", re.MULTILINE)
+    values = {}
+    for found in pattern.finditer(head):
+        key, value = (part.decode("utf-8", "replace").strip() for part in found.groups())
+        if key == "label" or re.match(r"[0-9 ]+\Z", value):
+            values.setdefault(key, value)
+    return values
