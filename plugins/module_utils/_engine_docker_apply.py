@@ -54,10 +54,11 @@ class Engine(object):
 
     # --- the file ---
 
-    def write(self, before, data, validate):
-        """Put ``data`` in the place of ``before``; return how it was checked."""
+    def write(self, before, data, validate, ready):
+        """Put ``data`` in the place of ``before``; return how it was checked. ``ready`` is called right before the file changes."""
         with staged(before, data) as path:
             checked = self._validate(path, before.target) if validate else "not checked (validate=false)"
+            ready()
             put_in_place(path, before.target)
         return checked
 

@@ -188,11 +188,14 @@ class _Commit(object):
         current = snapshot(self._before.path)
         if current.sha256 != expected:
             raise changed(current)
-        # What a later removal must know is noted before the file changes, what it no longer needs is forgotten only at the end.
-        note = self._params["note"] or self._old_note
-        self._record.save(self._params["name"], note, {"sha256": sha256(data), "backup": self._backup, "expect": self._expect})
-        self._validation = self._engine.write(current, data, self._params["validate"])
-        self._touched = True
+
+        def ready():
+            # What a later removal must know is noted before the file changes; what is no longer needed is forgotten only at the end.
+            note = self._params["note"] or self._old_note
+            self._record.save(self._params["name"], note, {"sha256": sha256(data), "backup": self._backup, "expect": self._expect})
+            self._touched = True
+
+        self._validation = self._engine.write(current, data, self._params["validate"], ready)
 
     def _take_over(self, expect):
         self._touched = True

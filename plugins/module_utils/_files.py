@@ -59,10 +59,11 @@ def snapshot(path):
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return Snapshot(path, target, link, None, None, None, None, None, {})
         raise file_error("read", target, error) from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)
+        raise FleetError("%s is not a regular file." % target, "file_invalid", phase="read", object=target)
     with os.fdopen(descriptor, "rb") as stream:
-        info = os.fstat(stream.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise FleetError("%s is not a regular file." % target, "file_invalid", phase="read", object=target)
         if info.st_size > MAX_BYTES:
             raise FleetError(
                 "%s has %d bytes; more than %d is no engine configuration." % (target, info.st_size, MAX_BYTES),

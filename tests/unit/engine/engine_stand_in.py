@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A stand-in for docker, dockerd, systemctl and journalctl in a temporary root. It knows nothing of the product.
 
-One program under four names. Its state is ``engine.json`` in the root: whether dockerd runs, what it has loaded of daemon.json, its journal.
+One program under four names. Its state is ``engine.json`` in the root: whether dockerd runs, what it has loaded, its journal.
 Behaviour after moby 20.10 (daemon/reload_unix.go): a reload takes over ``runtimes`` and ``default-runtime`` only where the key stands in
 the file, and a file it can not read leaves what was loaded.
 """
