@@ -119,12 +119,12 @@ class NodeApi:
 
     def get(self, name):
         """Return the Node as the server has it."""
-        return self._call("get", name, lambda seconds: self._api.read_node(name, _preload_content=False, _request_timeout=seconds))
+        return self._call("get", name, lambda timeout: self._api.read_node(name, _preload_content=False, _request_timeout=timeout))
 
     def patch(self, name, body):
         """Send a strategic merge patch (what the client chooses for a mapping); return the Node as it is afterwards."""
-        return self._call("patch", name, lambda seconds: self._api.patch_node(
-            name, body, _preload_content=False, _request_timeout=seconds))
+        return self._call("patch", name, lambda timeout: self._api.patch_node(
+            name, body, _preload_content=False, _request_timeout=timeout))
 
     def left(self):
         """Seconds to the deadline."""
@@ -134,7 +134,9 @@ class NodeApi:
         pause = 0.25
         while True:
             try:
-                return self._node(request(max(self.left(), 0.1)), verb, name)
+                # A pair for connect and read: kubernetes before 36 silently ignores a single number that is not a whole one.
+                seconds = max(self.left(), 0.1)
+                return self._node(request((seconds, seconds)), verb, name)
             except ApiException as error:
                 if error.status not in _BUSY or self.left() < pause:
                     raise self._refusal(error, verb, name) from None
@@ -183,7 +185,7 @@ class NodeApi:
                 hint="Grant it: kubectl create clusterrole npu-fleet --verb=get,patch --resource=nodes; then bind it to that user.")
         if error.status == 404 and told.get("kind") == "Status":
             return FleetError("The cluster at %s has no Node '%s'." % (self.host, name), code="node_not_found", **fields,
-                              hint="See 'kubectl get nodes': its name may differ from the inventory's, and it appears when its kubelet joins.")
+                              hint="See 'kubectl get nodes': its name may differ from the inventory's. It appears when the kubelet joins.")
         if error.status == 409:
             return FleetError("The Node '%s' was changed by another writer in between." % name, code="kube_conflict", **fields)
         return FleetError("The Kubernetes API at %s refused to %s the Node '%s': HTTP %s, %s." % (

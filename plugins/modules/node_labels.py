@@ -89,8 +89,8 @@ options:
 seealso:
   - module: npu.fleet.npu_info
 notes:
-  - A proxy of the environment is used for the API as the kubernetes client understands it (E(HTTPS_PROXY), E(NO_PROXY)), but never for an
-    API on the controller itself (loopback). C(proxy-url) of a kubeconfig is always honoured.
+  - Proxies are used as the kubernetes client understands them, E(HTTPS_PROXY) and E(NO_PROXY) from its version 34 on, C(proxy-url) of a
+    kubeconfig from 37 on. One of the environment is never used for an API on the controller itself (loopback).
   - Labels are written by the controller only where the agent runs as a systemd service. As DaemonSet the agent writes them itself.
 author:
   - npu.fleet contributors (@npu-fleet)
