@@ -198,6 +198,8 @@ def detect(run, sysfs_root="/sys", dev_root="/dev", *, dcmi=None, npu_smi=None, 
     present = bool(chips or unknown)
     if not present and not nodes:
         errors = [error for error in errors if not error.code.endswith("_missing")]  # nothing to ask about, so nobody to ask
+    # What hangs or fails tells more than what is not there.
+    errors.sort(key=lambda error: (error.code.endswith("_missing"), error.source != "npu-smi"))
     families = sorted({chip["family"] for chip in chips if chip["family"]})
     return {
         "present": present,

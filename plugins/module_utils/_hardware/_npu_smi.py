@@ -25,7 +25,7 @@ INTEGER = re.compile(r"^[0-9]{1,18}$")
 SIGNED = re.compile(r"^-?[0-9]{1,6}$")
 DECIMAL = re.compile(r"^-?[0-9]{1,12}(\.[0-9]{1,6})?$")
 KEY_VALUE = re.compile(r"^([A-Za-z][^:]{0,60}?)\s*:\s*(.*)$")
-# Printed above the table when the install record has no completion mark: the table below it is as good as any.
+# Printed beside the answer when the install record has no completion mark; the answer is as good as any.
 WARNING = re.compile(r"^\[WARNING\]")
 
 # Messages instead of an answer: npu-smi of the vendor's open driver and public reports; the number, where one is printed, says why.
@@ -86,10 +86,10 @@ def normal_bus_id(text):
 
 
 def _lines(text):
-    """(number, line) of all lines that carry something; comments are for test files and pasted reports."""
+    """(number, line) of all lines that carry something. Comments are for test files and pasted reports."""
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
+        if stripped and not stripped.startswith("#") and not WARNING.match(stripped):
             yield number, stripped
 
 
@@ -235,7 +235,7 @@ class _Info:
         if BORDER.match(line):
             if self.table is not None and self.table.half is not None:
                 raise ValueError("the table goes on although the second row of a chip is missing")
-        elif line == "..." or (self.versions is None and WARNING.match(line)):
+        elif line == "...":
             return  # vendor documents cut long tables with three dots
         elif not (line.startswith("|") and line.endswith("|") and len(line) > 1):
             raise ValueError("this is no row of the table")
