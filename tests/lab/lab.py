@@ -88,7 +88,8 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-def _background(lab, name, argv, port):
+def _background(lab, name, argv, port, writes=None):
+    """Start one service of the lab and wait until it listens, and has written the file that others need."""
     log = (lab / f"{name}.log").open("w")
     process = subprocess.Popen(
         [sys.executable, *map(str, argv)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=REPO, start_new_session=True
@@ -98,7 +99,7 @@ def _background(lab, name, argv, port):
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:
             probe.settimeout(1)
-            if probe.connect_ex((GATEWAY, port)) == 0:
+            if probe.connect_ex((GATEWAY, port)) == 0 and (writes is None or writes.exists()):
                 return
         time.sleep(0.1)
     sys.exit(f"{name} did not start; see {log.name}")
@@ -131,21 +132,12 @@ def up(name, count=1, depot=None):
     depot_port, api_port = _free_port(), _free_port()
     kubeconfig = lab / "kubeconfig"
     _background(lab, "depot", ["-m", "http.server", "--bind", GATEWAY, "--directory", depot, depot_port], depot_port)
-    _background(
-        lab,
-        "api",
-        [
-            "tests/kube/api_server.py",
-            "--listen",
-            f"{GATEWAY}:{api_port}",
-            "--kubeconfig",
-            kubeconfig,
-            *[arg for node in names for arg in ("--node", node)],
-        ],
-        api_port,
-    )
+    names_given = [arg for node in names for arg in ("--node", node)]
+    api = ["tests/kube/api_server.py", "--listen", f"{GATEWAY}:{api_port}", "--kubeconfig", kubeconfig, *names_given]
+    _background(lab, "api", api, api_port, writes=kubeconfig)
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
     for node in names:
-        nodes("exec", node, "--", "kubelet-ctl", "join", "--server", f"{GATEWAY}:{api_port}")
+        nodes("exec", node, "--", "kubelet-ctl", "join", "--server", f"http://{GATEWAY}:{api_port}", "--token", token)
     _write_user_files(lab, names, depot, depot_port, kubeconfig)
     return lab
 
