@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The detector against the simulator's libdcmi.so and npu-smi, which were written by others from the same facts."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hardware_samples import TESTS
+
+from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
+
+SIMULATOR = TESTS / "simulator"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simulator")
+    subprocess.run([sys.executable, str(SIMULATOR / "build.py"), "--out", str(folder)], check=True, capture_output=True, timeout=300)
+    return folder / "payload" / "driver"
+
+
+class Node:
+    """A simulated machine with a loaded driver; its PCI tree is made by hand."""
+
+    def __init__(self, built, tree, state, npu_sim):
+        self.built, self.tree, self.state, self.npu_sim = built, tree, state, npu_sim
+        data = npu_sim.initial("a2", chips=8)
+        npu_sim.save(data, str(state))
+        self.set(**{"kernel.driver_loaded": True, "kernel.driver_version": "25.5.0"})
+        self.addresses = [chip["pci_address"] for chip in data["chips"]]
+        for chip in data["chips"]:
+            tree.function(chip["pci_address"], "d802", numa=str(chip["numa_node"]), driver="devdrv_device_driver")
+            tree.node(chip["phy_id"])
+
+    def set(self, **pairs):
+        self.npu_sim.set_values(pairs, str(self.state))
+
+    def look(self, timeout=10, npu_smi=True, dcmi=True):
+        with DcmiClient(str(self.built / "libdcmi.so"), timeout) as client:
+            return detect(
+                run, str(self.tree.sysfs), str(self.tree.dev), dcmi=client if dcmi else None,
+                npu_smi=str(self.built / "npu-smi") if npu_smi else None, timeout=timeout, boards=True,
+            )
+
+
+@pytest.fixture
+def node(built, tree, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SIMULATOR / "hardware"))
+    import npu_sim
+
+    state = tmp_path / "state.json"
+    monkeypatch.setenv("NPU_SIM_STATE", str(state))
+    monkeypatch.setenv("NPU_SIM_INSTALL_INFO", str(tmp_path / "no-record"))
+    return Node(built, tree, state, npu_sim)
+
+
+def test_both_sources_agree(node):
+    both, dcmi, smi = node.look(), node.look(npu_smi=False), node.look(dcmi=False)
+    assert both["query"] == {"ok": True, "source": "dcmi,npu-smi", "error": None, "errors": []}
+    assert (both["family"], both["driver"]) == ("a2", {"loaded": True, "version": "25.5.0"})
+    keys = ("logic_id", "card_id", "device_id", "pci_address", "numa_node", "name", "health")
+    tables = [[tuple(chip[key] for key in keys) for chip in found["chips"]] for found in (both, dcmi, smi)]
+    assert tables[0] == tables[1] == tables[2]
+    assert [chip[0] for chip in tables[0]] == list(range(8))
+    assert sorted(chip["pci_address"] for chip in both["chips"]) == sorted(node.addresses)
+    assert all(chip["evidence"] == {"pci": True, "driver": "devdrv_device_driver", "device_node": True} for chip in both["chips"])
+    assert {chip["firmware_version"] for chip in both["chips"]} == {"7.3.0.1.231"}
+
+
+def test_a_fault_shows_in_health_and_codes(node):
+    node.set(**{"chips.3.health": 3, "chips.3.error_codes": ["80E3A203"]})
+    chip = node.look()["chips"][3]
+    assert (chip["health"], chip["error_codes"]) == ("Critical", ["80E3A203"])
+    assert node.look(dcmi=False)["chips"][3]["health"] == "Critical"
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [
+    ("fail", "npu_smi_failed"), ("garbage", "npu_smi_unreadable"), ("hang", "npu_smi_timeout"),
+])
+def test_npu_smi_that_misbehaves(node, behaviour, code):
+    node.set(**{"behaviour.npu_smi": behaviour})
+    before = time.monotonic()
+    found = node.look(timeout=3)
+    assert time.monotonic() - before < 8
+    assert (found["query"]["ok"], found["query"]["error"]["code"]) == (False, code)
+    assert [chip["health"] for chip in found["chips"]] == ["OK"] * 8  # DCMI still answers
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [
+    ("fail", "dcmi_failed"), ("hang", "dcmi_timeout"), ({"get_device_logic_id": "hang"}, "dcmi_timeout"),
+    ({"get_card_list": -8005}, "dcmi_failed"),
+])
+def test_dcmi_that_misbehaves(node, behaviour, code):
+    node.set(**{"behaviour.dcmi": behaviour})
+    before = time.monotonic()
+    found = node.look(timeout=3, npu_smi=False)
+    assert time.monotonic() - before < 8
+    assert (found["query"]["ok"], found["query"]["error"]["code"]) == (False, code)
+    assert sorted(chip["pci_address"] for chip in found["chips"]) == sorted(node.addresses)
+
+
+def test_one_failing_function_costs_one_value(node):
+    node.set(**{"behaviour.dcmi": {"get_device_health": -8006}})
+    chips = node.look(npu_smi=False)["chips"]
+    assert [chip["health"] for chip in chips] == [None] * 8
+    assert {chip["error"]["name"] for chip in chips} == {"TIME_OUT"}
+    assert [chip["logic_id"] for chip in chips] == list(range(8))
+
+
+def test_a_card_off_the_bus_stays_in_the_list_while_its_function_is_there(node):
+    node.set(**{"chips.5.present": False})
+    found = node.look()
+    assert (len(found["chips"]), found["chips"][-1]["pci_address"], found["chips"][-1]["logic_id"]) == (8, node.addresses[5], None)
+
+
+def test_telemetry(node):
+    node.set(**{"chips.2.power_w": 301.5, "chips.2.temperature_c": 77, "chips.2.aicore_percent": 98, "chips.2.hbm_used_mib": 60405})
+    with DcmiClient(str(node.built / "libdcmi.so")) as client:
+        chip = client.call("telemetry")[2]
+    assert (chip["power_w"], chip["temperature_c"], chip["aicore_percent"], chip["hbm_used_mib"], chip["hbm_total_mib"]) == (
+        301.5, 77, 98, 60405, 65536,
+    )
