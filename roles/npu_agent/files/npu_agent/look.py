@@ -67,7 +67,7 @@ def place(record):
 
 def unusable(found):
     """A node without an NPU, or one whose driver cannot be asked: two very different things."""
-    if not found["present"] and found["query"]["ok"]:
+    if not found["present"] and not found["device_nodes"]:
         return Sight(False, None, [], [], True)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
@@ -105,4 +105,4 @@ def combine(found, states, settings):
         several = ", ".join(sorted(families))
         problems.append(f"this node has NPUs of several families ({several}): set `family` in the configuration to one of them")
         return Sight(True, None, [], problems, True)
-    return Sight(True, families.pop() if families else None, chips, problems, found["query"]["ok"])
+    return Sight(found["present"], families.pop() if families else None, chips, problems, found["query"]["ok"])

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node in a folder: fake sysfs and /dev, the simulated DCMI library, a kubelet stand-in and agents, each a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPO / "tests/kubelet"), str(REPO / "tests/simulator/hardware")]
+import npu_sim
+from kubelet_standin import control
+
+RESOURCE = "huawei.com/Ascend910"
+MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
+
+
+def until(check, seconds=10.0, what=None):
+    """The first true answer of `check`; AssertionError with the last one when none comes in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what or check} (last: {answer!r})")
+        time.sleep(0.02)
+
+
+class Process:
+    def __init__(self, argv, log, env=None):
+        self.log = Path(log)
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+        self.pid = self.process.pid
+
+    def stop(self, number=signal.SIGTERM, seconds=10):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+    def text(self):
+        return self.log.read_text()
+
+
+class Agent(Process):
+    def __init__(self, rig, name="agent", command=("serve",), **settings):
+        self.port = rig.free_port()
+        env = {
+            "PYTHONPATH": str(rig.package), "NPU_SIM_STATE": str(rig.state), "NPU_AGENT_SYSFS_ROOT": str(rig.sys),
+            "NPU_AGENT_DEV_ROOT": str(rig.dev), "NPU_AGENT_KUBELET_DIR": str(rig.plugins), "NPU_AGENT_DCMI_LIBRARY": str(rig.library),
+            "NPU_AGENT_POLL_SECONDS": "0.1", "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}", "NPU_AGENT_CONFIG": str(rig.config),
+        }
+        env.update({"NPU_AGENT_" + key.upper(): str(value) for key, value in settings.items()})
+        super().__init__([rig.python, "-m", "npu_agent", *command], rig.folder / f"{name}.log", env)
+        self.started = time.monotonic()
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def report(self):
+        try:
+            return json.loads(self.get("/readyz")[1])
+        except OSError:
+            return None
+
+    def await_state(self, state, seconds=10):
+        return until(lambda: (report := self.report()) and report["state"] == state and report, seconds, f"state {state}")
+
+    def events(self, name=None):
+        lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        return [line for line in lines if name is None or line["event"] == name]
+
+
+class Rig:
+    def __init__(self, folder, package, library, chips=8, python=sys.executable):
+        self.folder, self.package, self.library, self.python = Path(folder), package, library, python
+        self.sys, self.dev, self.state = self.folder / "sys", self.folder / "dev", self.folder / "state.json"
+        self.plugins, self.control = self.folder / "kubelet/device-plugins", self.folder / "kubelet-control"
+        self.config = self.folder / "config.yaml"
+        self.config.write_text("")
+        self.processes = []
+        self.dev.mkdir()
+        (self.sys / "bus/pci/drivers/devdrv_device_driver").mkdir(parents=True)
+        (self.sys / "bus/pci/devices").mkdir()
+        for node in (0, 1):
+            (self.sys / f"devices/system/node/node{node}").mkdir(parents=True)
+        state = npu_sim.initial("a2", chips)
+        state["kernel"].update(driver_loaded=True, driver_version="25.5.0")
+        npu_sim.personalise(state, "rig")
+        npu_sim.save(state, self.state)
+        for chip in state["chips"]:
+            self.add_function(chip["pci_address"], chip["numa_node"])
+        for name in [*MANAGERS, *(f"davinci{chip['phy_id']}" for chip in state["chips"])]:
+            (self.dev / name).touch()
+
+    def add_function(self, address, numa_node):
+        folder = self.sys / "bus/pci/devices" / address
+        folder.mkdir()
+        values = {"vendor": "0x19e5", "device": "0xd802", "class": "0x120000", "subsystem_vendor": "0x19e5", "subsystem_device": "0x3000"}
+        for name, value in {**values, "numa_node": numa_node}.items():
+            (folder / name).write_text(f"{value}\n")
+        (folder / "driver").symlink_to("../../drivers/devdrv_device_driver")
+
+    def change(self, path, value):
+        """As `npu-sim set PATH VALUE`."""
+        state = npu_sim.load(self.state)
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        place = state
+        for part in parents:
+            place = place[part]
+        place[last] = value
+        npu_sim.save(state, self.state)
+
+    def free_port(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    def agent(self, **settings):
+        agent = Agent(self, **settings)
+        self.processes.append(agent)
+        return agent
+
+    def kubelet(self, *arguments, wait=True):
+        argv = [sys.executable, "-m", "kubelet_standin", "--plugins", str(self.plugins), "--pod-resources", str(self.folder / "pods"),
+                "--control", str(self.control), "--node", "rig", "--status-seconds", "0.1", *arguments]
+        kubelet = Process(argv, self.folder / "kubelet.log", {"PYTHONPATH": str(REPO / "tests/kubelet")})
+        self.processes.append(kubelet)
+        if wait:
+            control.wait(str(self.control))
+        return kubelet
+
+    def ask(self, name, **arguments):
+        return control.ask(str(self.control), name=name, **arguments)
+
+    def numbers(self):
+        """(allocatable, capacity) of the resource at this moment."""
+        return self.ask("allocatable").get(RESOURCE), self.ask("capacity").get(RESOURCE)
+
+    def restart_kubelet(self, down=0.0):
+        before = self.ask("info")["start"]
+        self.ask("restart", down=down)
+        until(lambda: self.started_at() not in (None, before), 20 + down, "a new kubelet")
+
+    def started_at(self):
+        try:
+            return self.ask("info")["start"]
+        except OSError:
+            return None
+
+    def close(self):
+        for process in reversed(self.processes):
+            if process.process.poll() is None:
+                process.process.kill()
+                process.process.wait()
