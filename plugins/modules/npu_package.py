@@ -15,7 +15,8 @@ description:
   - A node that already has the version is left alone; the package is not fetched and not read then.
   - The package runs detached from the connection, as a transient systemd unit. A lost connection does not stop it; the next run of
     this module waits for it instead of starting another one.
-  - Only one package runs at a time on a node. What was done is written to C(/var/lib/npu-fleet), output of packages to C(/var/log/npu-fleet).
+  - Only one package runs at a time on a node. What was done is written to C(/var/lib/npu-fleet), the output of packages to
+    C(/var/log/npu-fleet).
 extends_documentation_fragment:
   - npu.fleet._attributes
   - npu.fleet._attributes.disruption
@@ -23,7 +24,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Observes and decides as always and stops before anything is fetched or changed. RV(ignore:after) is then a prediction.
+      - Observes and decides as always and stops before anything is fetched or changed. RV(after) is then a prediction.
   diff_mode:
     support: full
   idempotent:
@@ -35,7 +36,7 @@ attributes:
     support: full
     details:
       - The packages of driver and firmware take the chips away from whoever uses them. A restart of the node may be needed
-        (RV(ignore:reboot_required)); it is never done from here.
+        (RV(reboot_required)); it is never done from here.
   resumable:
     support: full
 options:
@@ -101,7 +102,7 @@ options:
   timeout:
     description:
       - Seconds to wait for the package. A driver alone may take 700 seconds when its device nodes do not appear.
-      - After it a package is ended, with all of its processes. Firmware never is; the module returns RV(ignore:running) then.
+      - After it a package is ended, with all of its processes. Firmware never is; the module returns RV(running) then.
     type: int
     default: 1800
   cache_dir:
@@ -349,6 +350,9 @@ def main():
     except FleetError as error:
         result.pop("warnings", None)
         fail(module, error, **result)
+    except OSError as error:
+        result.pop("warnings", None)
+        fail(module, FleetError("%s: %s" % (error.filename or "The node", error.strerror), "node_error", observed=str(error)), **result)
     for text in result.pop("warnings"):
         module.warn(text)
     if module._diff:

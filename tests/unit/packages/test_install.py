@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From observe to observe, with small packages that write the vendor's files below a folder."""
+
+import json
+import os
+import time
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils import _detached
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _install, _state
+from ansible_collections.npu.fleet.plugins.module_utils._packages._install import Installer, Places, Wish
+
+DRIVER = "Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run"
+FIRMWARE = "Ascend-hdk-910b-npu-firmware_7.8.0.5.216.run"
+TOOLKIT = "Ascend-cann-toolkit_8.5.0_linux-x86_64.run"
+RUNTIME = "Ascend-docker-runtime_26.1.0_linux-x86_64.run"
+
+HELP = """case "$*" in --help)
+  echo "--full --quiet --nox11 --upgrade --install --install-for-all --install-scene --config-file-path" >&2; exit 0;;
+esac
+"""
+GOOD_DRIVER = HELP + """echo "call $*" >>"$ROOT/calls"
+mkdir -p "$ROOT/etc" "$ROOT/usr/local/Ascend/driver"
+{ echo UserName=HwHiAiUser; echo Driver_Install_Type=full; echo Driver_Install_Path_Param=/usr/local/Ascend; } >"$ROOT/etc/ascend_install.info"
+echo "Version=25.5.0" >"$ROOT/usr/local/Ascend/driver/version.info"
+echo Driver_Install_Status=complete >>"$ROOT/etc/ascend_install.info"
+pwd >"$ROOT/pwd"; echo "$TMPDIR" >>"$ROOT/pwd""""
+GOOD_TOOLKIT = HELP + """mkdir -p "$ROOT/usr/local/Ascend/cann-8.5.0/x86_64-linux"
+echo "version=8.5.0" >"$ROOT/usr/local/Ascend/cann-8.5.0/x86_64-linux/ascend_toolkit_install.info""""
+CUT_DRIVER = HELP + """mkdir -p "$ROOT/etc"
+echo "Driver_Install_Path_Param=/usr/local/Ascend" >"$ROOT/etc/ascend_install.info"
+exit """
+
+
+class Machine:
+    """A root folder, what runs on it, and the way to install on it."""
+
+    def __init__(self, folder, build):
+        self._folder, self._build = folder, build
+        self.root = folder / "root"
+        self.root.mkdir()
+        self.places = Places(str(folder / "cache"), str(folder / "state"), str(folder / "log"), str(folder / "run"))
+        self.running = {"driver_loaded": None, "driver_version": None, "firmware_versions": None, "npu_present": True}
+        self.family, self.arch = "a2", "x86_64"
+        self.looks = 0
+
+    def observe(self):
+        self.looks += 1
+        families = [self.family] if self.family else []
+        components = _state.observe(str(self.root), self.running)
+        return {"arch": self.arch, "family": self.family, "families": families, "components": components, "firmware_known": False}
+
+    def package(self, name, script, **kwargs):
+        path = self._folder / "packages" / name
+        return {"src": str(path), "sha256": self._build(path, script.replace("$ROOT", str(self.root)), **kwargs)}
+
+    def install(self, component, version, check_mode=False, **wish):
+        values = dict.fromkeys(Wish._fields)
+        values.update(component=component, version=version, state="present", timeout=20)
+        values.update(install_path="/usr/local/Ascend", install_for_all=True, allow_downgrade=False, accept_licence=False)
+        self.installer = Installer(Wish(**dict(values, **wish)), self.observe, self.places)
+        return self.installer.ensure(check_mode)
+
+    def refused(self, *args, **kwargs):
+        with pytest.raises(FleetError) as caught:
+            self.install(*args, **kwargs)
+        return caught.value
+
+    def journal(self):
+        path = self._folder / "state" / "journal.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def calls(self):
+        path = self.root / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path, build, monkeypatch):
+    monkeypatch.setattr(_detached, "_systemd_version", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(_install._users, "ensure", lambda username, usergroup, run: (["user " + username], []))
+    return Machine(tmp_path, build)
+
+
+def test_install_and_again(machine):
+    package = machine.package(DRIVER, GOOD_DRIVER)
+    result = machine.install("driver", "25.5.0", family="a2", **package)
+    assert result["changed"]
+    assert result["before"]["state"] == "absent"
+    assert (result["after"]["state"], result["after"]["version"]) == ("present", "25.5.0")
+    assert (result["step"]["action"], result["reboot_required"], result["running"]) == ("install", False, False)
+    assert result["created"] == ["user HwHiAiUser"]
+    assert machine.calls() == ["call --full --quiet --install-for-all --nox11"]
+    record = json.loads((machine._folder / "state" / "installed.json").read_text())
+    assert (record["driver"]["version"], record["driver"]["sha256"], record["driver"]["file"]) == ("25.5.0", package["sha256"], DRIVER)
+    assert [entry["event"] for entry in machine.journal()] == ["start", "end"]
+
+    os.unlink(package["src"])
+    again = machine.install("driver", "25.5.0", **package)
+    assert (again["changed"], again["log"], again["step"]["action"]) == (False, None, "none")
+    assert again["before"] == again["after"]
+    assert len(machine.journal()) == 2
+
+
+def test_it_unpacks_and_runs_in_our_cache(machine):
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    folder, unpack = (machine.root / "pwd").read_text().splitlines()
+    assert folder == unpack
+    assert folder.startswith(machine.places.cache_dir + "/work/")
+    assert not os.path.exists(os.path.dirname(folder))
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o644])
+def test_a_file_without_x_bit(machine, mode):
+    package = machine.package(DRIVER, GOOD_DRIVER)
+    os.chmod(package["src"], mode)
+    assert machine.install("driver", "25.5.0", **package)["changed"]
+
+
+def test_check_mode_changes_nothing(machine):
+    package = machine.package(DRIVER, GOOD_DRIVER)
+    result = machine.install("driver", "25.5.0", check_mode=True, **package)
+    assert (result["changed"], result["after"]["version"], result["log"]) == (True, "25.5.0", None)
+    assert sorted(os.listdir(machine._folder)) == ["packages", "root"]
+    assert os.listdir(machine.root) == []
+
+
+def test_check_mode_of_firmware_foretells_the_reboot(machine):
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    result = machine.install("firmware", "7.8.0.5.216", check_mode=True, **machine.package(FIRMWARE, "exit 0"))
+    assert (result["after"]["state"], result["reboot_required"]) == ("reboot_pending", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wish", "code", "words"),
+    [
+        ({"family": "310p"}, {}, "wrong_family", ("310p", "a2")),
+        ({}, {"family": "910"}, "wrong_family", ("910", "a2")),
+        ({"arch": "aarch64"}, {}, "wrong_arch", ("aarch64", "x86_64")),
+        ({"family": None}, {}, "npu_missing", ("No NPU",)),
+        ({}, {"sha256": "0" * 64}, "checksum_differs", ("0000",)),
+        ({}, {"version": "25.5.2"}, "wrong_version", ("25.5.0", "25.5.2")),
+        ({}, {"src": "/nonexistent/" + DRIVER}, "package_missing", ("/nonexistent/",)),
+        ({}, {"src": "/nonexistent/driver.run"}, "package_unknown", ("driver.run",)),
+    ],
+)
+def test_refused_before_it_starts(machine, changes, wish, code, words):
+    for name, value in changes.items():
+        setattr(machine, name, value)
+    arguments = dict(machine.package(DRIVER, GOOD_DRIVER), version="25.5.0", **{})
+    arguments.update(wish)
+    error = machine.refused("driver", arguments.pop("version"), **arguments)
+    assert error.code == code
+    for word in words:
+        assert word in str(error)
+    assert machine.calls() == []
+    assert machine.journal() == []
+
+
+def test_truncated(machine):
+    package = machine.package(DRIVER, GOOD_DRIVER)
+    os.truncate(package["src"], os.path.getsize(package["src"]) - 20)
+    assert machine.refused("driver", "25.5.0", **package).code == "package_truncated"
+    assert machine.refused("driver", "25.5.0", check_mode=True, **package).code == "package_truncated"
+    assert machine.calls() == []
+
+
+def test_content_of_another_family(machine):
+    package = machine.package(FIRMWARE, "exit 0", label="ASCEND-HDK-310P-NPU FIRMWARE RUN PACKAGE")
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    assert machine.refused("firmware", "7.8.0.5.216", **package).code == "wrong_family"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("echo 'Driver package installed successfully!'; exit 0", "nothing_installed"),
+        ("echo '[Driver] [x] [ERROR]The list of missing tools: lspci,'; exit 1", "tools_missing"),
+        ("kill -9 $$", "package_killed"),
+        ("echo 'Unexpected archive size.' >&2; exit 2", "package_damaged"),
+        (CUT_DRIVER + "0", "nothing_installed"),
+    ],
+)
+def test_failures(machine, script, code):
+    error = machine.refused("driver", "25.5.0", **machine.package(DRIVER, HELP + script))
+    assert error.code == code
+    assert machine.installer.result["log"]["path"].startswith(machine.places.log_dir)
+    assert machine.journal()[-1]["good"] is False
+    assert not (machine._folder / "state" / "installed.json").exists()
+    assert machine.installer.result["after"]["state"] in ("absent", "half_installed")
+
+
+def test_a_failure_is_repaired_by_the_next_run(machine):
+    machine.refused("driver", "25.5.0", **machine.package(DRIVER, CUT_DRIVER + "1"))
+    result = machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    assert (result["step"]["action"], result["after"]["state"]) == ("repair", "present")
+
+
+def test_exit_code_one_but_installed_is_installed(machine):
+    result = machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER + "\n(exit 15)"))
+    assert result["after"]["state"] == "present"
+
+
+def test_hang(machine):
+    started = time.monotonic()
+    error = machine.refused("driver", "25.5.0", timeout=1, **machine.package(DRIVER, HELP + "echo waiting; sleep 300"))
+    assert error.code == "deadline"
+    assert time.monotonic() - started < 10
+    assert machine.installer.result["log"]["lines"] == ["waiting"]
+
+
+def test_firmware_is_waited_for_by_the_next_run(machine):
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    script = (
+        HELP + 'until [ -e "$ROOT/go" ]; do sleep 0.05; done\nmkdir -p "$ROOT/usr/local/Ascend/firmware"\n'
+        'echo "Version=7.8.0.5.216" >"$ROOT/usr/local/Ascend/firmware/version.info"\n'
+        'echo "Firmware_Install_Path_Param=/usr/local/Ascend" >>"$ROOT/etc/ascend_install.info"'
+    )
+    package = machine.package(FIRMWARE, script)
+    first = machine.install("firmware", "7.8.0.5.216", timeout=1, **package)
+    assert (first["running"], first["changed"]) == (True, True)
+    again = machine.install("firmware", "7.8.0.5.216", timeout=1, **package)
+    assert (again["running"], again["attached"], again["step"]["action"]) == (True, True, "attach")
+    # nothing else may run meanwhile
+    assert machine.refused("cann_toolkit", "8.5.0", **machine.package(TOOLKIT, GOOD_TOOLKIT)).code == "busy"
+    assert machine.install("firmware", "7.8.0.5.216", check_mode=True, **package)["running"]
+    (machine.root / "go").touch()
+    last = machine.install("firmware", "7.8.0.5.216", **package)
+    assert (last["running"], last["attached"], last["after"]["version"]) == (False, True, "7.8.0.5.216")
+    # nobody tells what the chips run, so what was just written counts as not running
+    assert last["reboot_required"]
+    assert not machine.install("firmware", "7.8.0.5.216", **package)["changed"]
+
+
+def test_two_at_once(machine):
+    with _install._journal.HostLock(machine.places.state_dir, "driver"):
+        assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "busy"
+
+
+def test_not_root(machine, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "not_root"
+
+
+def test_loaded_driver_of_another_version_needs_a_reboot(machine):
+    machine.running.update(driver_loaded=True, driver_version="25.3.rc1")
+    script = GOOD_DRIVER + "\necho 'Reboot needed for installation/upgrade to take effect!'\n(exit 2)"
+    (machine.root / "etc").mkdir()
+    (machine.root / "etc/ascend_install.info").write_text(
+        "Driver_Install_Type=full\nDriver_Install_Path_Param=/usr/local/Ascend\nDriver_Install_Status=complete\n"
+    )
+    (machine.root / "usr/local/Ascend/driver").mkdir(parents=True)
+    (machine.root / "usr/local/Ascend/driver/version.info").write_text("Version=25.3.rc1\n")
+    result = machine.install("driver", "25.5.0", **machine.package(DRIVER, script))
+    assert (result["after"]["state"], result["reboot_required"]) == ("reboot_pending", True)
+    again = machine.install("driver", "25.5.0", **machine.package(DRIVER, script))
+    assert (again["changed"], again["reboot_required"]) == (False, True)
+
+
+def test_downgrade(machine):
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    older = DRIVER.replace("25.5.0", "25.3.rc1")
+    package = machine.package(older, GOOD_DRIVER.replace("25.5.0", "25.3.rc1"))
+    assert machine.refused("driver", "25.3.rc1", **package).code == "downgrade_refused"
+    result = machine.install("driver", "25.3.rc1", allow_downgrade=True, **package)
+    assert (result["step"]["action"], result["after"]["version"]) == ("downgrade", "25.3.rc1")
+    assert machine.calls()[-1] == "call --upgrade --quiet --nox11"
+
+
+def test_another_user_than_recorded(machine):
+    (machine.root / "etc").mkdir()
+    (machine.root / "etc/ascend_install.info").write_text("UserName=svc1\nDriver_Install_Path_Param=/usr/local/Ascend\n")
+    error = machine.refused("driver", "25.5.0", username="HwHiAiUser", **machine.package(DRIVER, GOOD_DRIVER))
+    assert error.code == "user_differs"
+    assert "svc1" in str(error)
+    assert machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))["created"] == ["user svc1"]
+
+
+RUNTIME_SCRIPT = HELP.replace("--quiet", "") + """read answer; [ "$answer" = Y ] || exit 0
+for word; do case $word in --config-file-path=*) file=${word#*=};; esac; done
+cat "$file" >"$ROOT/engine"; echo changed >"$file"
+folder="$ROOT/usr/local/Ascend/Ascend-Docker-Runtime"
+mkdir -p "$folder/script" "$ROOT/etc/ascend-docker-runtime.d"
+for name in ascend-docker-runtime ascend-docker-hook; do echo x >"$folder/$name"; done
+echo "version=v26.1.0" >"$folder/ascend_docker_runtime_install.info"
+echo x >"$ROOT/etc/ascend-docker-runtime.d/base.list""""
+
+
+def test_docker_runtime_gets_a_file_of_ours_and_the_answer(machine):
+    package = machine.package(RUNTIME, RUNTIME_SCRIPT)
+    assert machine.refused("docker_runtime", "26.1.0", **package).code == "licence_not_accepted"
+    result = machine.install("docker_runtime", "26.1.0", accept_licence=True, **package)
+    assert result["after"]["version"] == "26.1.0"
+    assert (machine.root / "engine").read_text() == "{}\n"
+    assert result["created"] == []
+
+
+def test_removal(machine):
+    assert not machine.install("cann_toolkit", None, state="absent")["changed"]
+    machine.install("cann_toolkit", "8.5.0", **machine.package(TOOLKIT, GOOD_TOOLKIT))
+    assert machine.refused("cann_toolkit", None, state="absent").code == "uninstaller_missing"
+    good = machine.package(TOOLKIT, HELP + 'case "$*" in --uninstall) rm -r "$ROOT/usr/local/Ascend/cann-8.5.0";; esac')
+    bad = machine.package(TOOLKIT.replace("8.5.0", "8.5.1"), HELP + "exit 0")
+    error = machine.refused("cann_toolkit", None, state="absent", **bad)
+    assert (error.code, "was not removed" in str(error)) == ("nothing_installed", True)
+    assert machine.install("cann_toolkit", None, state="absent", check_mode=True)["after"]["state"] == "absent"
+    result = machine.install("cann_toolkit", None, state="absent", **good)
+    assert (result["changed"], result["after"]["state"], result["step"]["action"]) == (True, "absent", "remove")
+    assert json.loads((machine._folder / "state" / "installed.json").read_text()) == {}
+
+
+def test_foreign_is_not_removed(machine):
+    (machine.root / "usr/local/Ascend/driver").mkdir(parents=True)
+    (machine.root / "usr/local/Ascend/driver/version.info").write_text("Version=25.5.0\n")
+    assert machine.refused("driver", None, state="absent").code == "foreign"
+    assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "foreign"
+
+
+def test_nothing_secret_is_written(machine):
+    machine.refused("driver", "25.5.0", src="http://someone:canary@127.0.0.1:1/" + DRIVER, sha256="0" * 64)
+    for folder, _, names in os.walk(machine._folder):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as stream:
+                assert b"canary" not in stream.read()
+
+
+def test_noexec(machine, monkeypatch):
+    class Flags:
+        f_flag = _install._ST_NOEXEC
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Flags)
+    assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "noexec"

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host lock, the journal and the record."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal
+
+
+def test_lock(tmp_path):
+    with _journal.HostLock(str(tmp_path), "driver"):
+        with pytest.raises(FleetError) as caught, _journal.HostLock(str(tmp_path), "firmware"):
+            pytest.fail("two at once")
+        assert caught.value.code == "busy"
+        assert "driver, process" in str(caught.value)
+    with _journal.HostLock(str(tmp_path), "firmware"):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    code = (
+        "import sys, os; sys.path[:0] = sys.argv[2].split(':')\n"
+        "from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import HostLock\n"
+        "with HostLock(sys.argv[1], 'driver'): os.kill(os.getpid(), 9)\n"
+    )
+    paths = ":".join(path for path in sys.path if path)
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path), paths], check=False).returncode == -9
+    with _journal.HostLock(str(tmp_path), "firmware"):
+        pass
+
+
+def test_journal(tmp_path):
+    _journal.note(str(tmp_path / "new"), "start", component="driver", version="25.5.0")
+    _journal.note(str(tmp_path / "new"), "end", component="driver", good=True)
+    lines = [json.loads(line) for line in (tmp_path / "new" / "journal.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["start", "end"]
+    assert lines[0]["component"] == "driver"
+    assert lines[0]["time"].endswith("Z")
+    assert (tmp_path / "new" / "journal.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_record(tmp_path):
+    place = str(tmp_path)
+    assert _journal.installed(place) == {}
+    _journal.remember(place, "driver", {"version": "25.5.0", "sha256": "x"})
+    _journal.remember(place, "firmware", {"version": "7.8.0.5.216"})
+    _journal.remember(place, "firmware", None)
+    record = _journal.installed(place)
+    assert sorted(record) == ["driver"]
+    assert record["driver"]["version"] == "25.5.0"
+    (tmp_path / "installed.json").write_text("{broken")
+    assert _journal.installed(place) == {}

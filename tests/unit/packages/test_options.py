@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The option table: no combination that a package refuses."""
+
+import itertools
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _options
+
+DRIVER_HELP = _options.help_words(
+    "--help --info --list --check --quiet --nox11 --noexec --extract --tar --full --run --debug --devel --docker --upgrade --force "
+    "--install-path --install-for-all --install-username --install-usergroup --version --uninstall --vnpu_guest"
+)
+FIRMWARE_HELP = _options.help_words("--help --quiet --nox11 --full --upgrade --check --version --uninstall")
+CANN_HELP = _options.help_words("--help --quiet --nox11 --install --upgrade --uninstall --install-path --install-for-all --whitelist")
+RUNTIME_HELP = _options.help_words("--help --install --uninstall --upgrade --install-path --install-scene --config-file-path")
+
+
+def wish(**changes):
+    base = {
+        "version": "25.5.0", "install_path": "/usr/local/Ascend", "install_for_all": True, "username": "HwHiAiUser",
+        "usergroup": "HwHiAiUser", "soc": False, "engine_file": "/var/cache/npu-fleet/docker_runtime/daemon.json",
+    }  # fmt: skip
+    return dict(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("action", "changes", "record", "words"),
+    [
+        ("install", {}, {}, "--full --quiet --install-for-all --nox11"),
+        ("install", {"install_for_all": False}, {}, "--full --quiet --nox11"),
+        ("install", {"install_path": "/opt/npu"}, {}, "--full --quiet --install-for-all --install-path=/opt/npu --nox11"),
+        ("install", {"username": "svc", "usergroup": "grp"}, {},
+         "--full --quiet --install-for-all --install-username=svc --install-usergroup=grp --nox11"),
+        ("install", {"soc": True}, {}, "--full --quiet --nox11"),
+        ("upgrade", {"install_path": "/opt/npu", "username": "svc"}, {"install_path": "/opt/npu"}, "--upgrade --quiet --nox11"),
+        ("downgrade", {}, {"install_path": "/usr/local/Ascend"}, "--upgrade --quiet --nox11"),
+        # what is recorded stays: for-all would be dropped by a later --full
+        ("repair", {"install_for_all": False}, {"install_path": "/usr/local/Ascend", "for_all": True},
+         "--full --quiet --install-for-all --nox11"),
+        ("repair", {"install_path": "/opt/npu", "install_for_all": False}, {"install_path": "/usr/local/Ascend"}, "--full --quiet --nox11"),
+    ],
+)
+def test_driver(action, changes, record, words):
+    assert _options.install_command("driver", action, wish(**changes), record, DRIVER_HELP) == (words.split(), None)
+
+
+def test_driver_is_never_called_in_a_way_it_refuses():
+    kinds = {"--full", "--run", "--debug", "--devel", "--docker", "--upgrade"}
+    for action, for_all, path, user, record in itertools.product(
+        ("install", "upgrade", "downgrade", "repair"),
+        (True, False),
+        ("/usr/local/Ascend", "/opt/npu"),
+        ("HwHiAiUser", "svc"),
+        ({}, {"install_path": "/usr/local/Ascend", "for_all": True}),
+    ):
+        chosen = wish(install_for_all=for_all, install_path=path, username=user, usergroup=user)
+        words, answer = _options.install_command("driver", action, chosen, record, DRIVER_HELP)
+        names = [word.split("=")[0] for word in words]
+        assert len(names) == len(set(names))
+        assert len(kinds & set(names)) == 1
+        assert "--quiet" in names
+        if "--upgrade" in names:
+            assert not {"--install-path", "--install-for-all", "--install-username", "--install-usergroup"} & set(names)
+        assert ("--install-username" in names) == ("--install-usergroup" in names)
+        assert answer is None
+
+
+@pytest.mark.parametrize(
+    ("component", "action", "changes", "help_words", "words", "answer"),
+    [
+        ("firmware", "install", {"install_path": "/opt/npu"}, FIRMWARE_HELP, "--full --quiet --nox11", None),
+        ("firmware", "upgrade", {}, FIRMWARE_HELP, "--upgrade --quiet --nox11", None),
+        ("firmware", "downgrade", {}, FIRMWARE_HELP, "--upgrade --quiet --nox11", None),
+        ("firmware", "repair", {}, FIRMWARE_HELP, "--full --quiet --nox11", None),
+        ("cann_toolkit", "install", {}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
+        ("cann_toolkit", "upgrade", {}, CANN_HELP, "--upgrade --quiet --nox11", None),
+        ("cann_toolkit", "install", {"install_for_all": False}, CANN_HELP, "--install --quiet --nox11", None),
+        ("cann_kernels", "upgrade", {}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
+        ("cann_kernels", "install", {}, CANN_HELP - {"--install-for-all"}, "--install --quiet --nox11", None),
+        ("cann_nnrt", "install", {"version": "8.5.0"}, CANN_HELP, "--install --quiet --whitelist=nnrt --nox11 --install-for-all", None),
+        ("cann_nnrt", "install", {"version": "8.3.RC1"}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
+        ("docker_runtime", "install", {"version": "7.3.0"}, RUNTIME_HELP | {"--quiet"},
+         "--install --install-scene=docker --config-file-path=/var/cache/npu-fleet/docker_runtime/daemon.json --quiet", None),
+        ("docker_runtime", "install", {"version": "5.0.1"}, RUNTIME_HELP | {"--quiet", "--nox11"},
+         "--install --install-scene=docker --config-file-path=/var/cache/npu-fleet/docker_runtime/daemon.json --nox11 --quiet", None),
+        ("docker_runtime", "install", {"version": "26.1.0"}, RUNTIME_HELP,
+         "--install --install-scene=docker --config-file-path=/var/cache/npu-fleet/docker_runtime/daemon.json", "Y\n"),
+        ("docker_runtime", "upgrade", {"version": "26.1.0"}, RUNTIME_HELP, "--upgrade", "Y\n"),
+        ("docker_runtime", "upgrade", {"version": "7.3.0"}, None, "--upgrade", None),
+        ("driver", "install", {}, None, "--full --quiet --install-for-all --nox11", None),
+    ],
+)  # fmt: skip
+def test_others(component, action, changes, help_words, words, answer):  # noqa: PLR0917
+    assert _options.install_command(component, action, wish(**changes), {}, help_words) == (words.split(), answer)
+
+
+def test_a_word_that_the_package_does_not_know_is_not_tried():
+    with pytest.raises(FleetError) as caught:
+        _options.install_command("cann_toolkit", "install", wish(), {}, {"--full", "--quiet"})
+    assert caught.value.code == "option_unknown"
+    assert "--install" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  --full          install\n  --install-path=<path>\n", {"--full", "--install-path"}),
+        ("--help | -h  --vnpu_guest", {"--help", "--vnpu_guest"}),
+        ("", None),
+        ("no options here", None),
+    ],
+)
+def test_help_words(text, words):
+    assert _options.help_words(text) == words
+
+
+@pytest.mark.parametrize(("component", "version", "asks"), [
+    ("docker_runtime", "26.1.0", True), ("docker_runtime", "26.1.0.beta.1", False), ("docker_runtime", "7.3.0", False),
+    ("docker_runtime", "26.2.0", True), ("driver", "26.1.0", False),
+])  # fmt: skip
+def test_licence(component, version, asks):
+    assert _options.needs_licence(component, version) is asks
+
+
+@pytest.mark.parametrize(
+    ("component", "path", "record", "words"),
+    [
+        ("driver", "/opt/npu/driver", {}, "/opt/npu/driver/script/uninstall.sh --quiet"),
+        ("firmware", "/usr/local/Ascend/firmware", {}, "/usr/local/Ascend/firmware/script/uninstall.sh --quiet"),
+        ("docker_runtime", "/a", {}, "/a/script/uninstall.sh none docker /cache/daemon.json"),
+        ("cann_toolkit", "/a", {"record_path": "/a/x86_64-linux/ascend_toolkit_install.info"}, "/a/x86_64-linux/script/uninstall.sh"),
+        ("cann_kernels", "/a", {"record_path": "/a/x86_64-linux/ascend_ops_install.info"}, "/a/x86_64-linux/script/ops_uninstall.sh"),
+    ],
+)
+def test_remove(component, path, record, words):
+    now = {"path": path, "record": record}
+    assert _options.remove_command(component, now, "/cache/daemon.json", lambda name: True) == words.split()
+    assert _options.remove_command(component, now, "/cache/daemon.json", lambda name: False) is None
+    assert _options.remove_command(component, dict(now, path=None), "/cache/daemon.json", lambda name: True) is None
