@@ -23,12 +23,13 @@ esac
 """
 GOOD_DRIVER = HELP + """echo "call $*" >>"$ROOT/calls"
 mkdir -p "$ROOT/etc" "$ROOT/usr/local/Ascend/driver"
-{ echo UserName=HwHiAiUser; echo Driver_Install_Type=full; echo Driver_Install_Path_Param=/usr/local/Ascend; } >"$ROOT/etc/ascend_install.info"
+for line in UserName=HwHiAiUser Driver_Install_Type=full Driver_Install_Path_Param=/usr/local/Ascend; do echo $line; done \\
+  >"$ROOT/etc/ascend_install.info"
 echo "Version=25.5.0" >"$ROOT/usr/local/Ascend/driver/version.info"
 echo Driver_Install_Status=complete >>"$ROOT/etc/ascend_install.info"
-pwd >"$ROOT/pwd"; echo "$TMPDIR" >>"$ROOT/pwd""""
+pwd >"$ROOT/pwd"; echo "$TMPDIR" >>$ROOT/pwd"""
 GOOD_TOOLKIT = HELP + """mkdir -p "$ROOT/usr/local/Ascend/cann-8.5.0/x86_64-linux"
-echo "version=8.5.0" >"$ROOT/usr/local/Ascend/cann-8.5.0/x86_64-linux/ascend_toolkit_install.info""""
+echo "version=8.5.0" >"$ROOT/usr/local/Ascend/cann-8.5.0/x86_64-linux/ascend_toolkit_install.info" """
 CUT_DRIVER = HELP + """mkdir -p "$ROOT/etc"
 echo "Driver_Install_Path_Param=/usr/local/Ascend" >"$ROOT/etc/ascend_install.info"
 exit """
@@ -286,7 +287,7 @@ folder="$ROOT/usr/local/Ascend/Ascend-Docker-Runtime"
 mkdir -p "$folder/script" "$ROOT/etc/ascend-docker-runtime.d"
 for name in ascend-docker-runtime ascend-docker-hook; do echo x >"$folder/$name"; done
 echo "version=v26.1.0" >"$folder/ascend_docker_runtime_install.info"
-echo x >"$ROOT/etc/ascend-docker-runtime.d/base.list""""
+echo x >"$ROOT/etc/ascend-docker-runtime.d/base.list" """
 
 
 def test_docker_runtime_gets_a_file_of_ours_and_the_answer(machine):
