@@ -6,6 +6,7 @@ import sys
 
 import agent_rig as rigs
 import pytest
+
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 
 

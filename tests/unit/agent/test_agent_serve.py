@@ -228,7 +228,9 @@ def test_allocate_mode(rig, mode, devices, variables):
 def call(rig, method, schema, request, answer):
     """One call as kubelet makes it."""
     with grpc.insecure_channel(f"unix://{rig.plugins / SOCKET}") as channel:
-        rpc = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}", lambda m: wire.encode(schema, m), lambda data: wire.decode(answer, data))
+        rpc = channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}", lambda m: wire.encode(schema, m), lambda data: wire.decode(answer, data)
+        )
         return rpc(request, timeout=10)
 
 

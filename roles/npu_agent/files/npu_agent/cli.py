@@ -2,6 +2,7 @@
 """Command line of the agent."""
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -50,6 +51,7 @@ def main(argv=None):
 
 
 def serve(settings):
+    gc.disable()  # the service switches it on once everything is loaded
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers have no place in a process that starts a child
     eyes = Eyes(settings)
     eyes.start()

@@ -43,9 +43,9 @@ class Service:
         self.eyes.notify = lambda: loop.call_soon_threadsafe(self.take)
         self.take()
         await self.endpoint.start()
-        # Collecting what the imports made again and again would cost an Allocate call some milliseconds now and then.
-        gc.collect()
+        # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
+        gc.enable()
         try:
             await self.session.run()
         finally:
