@@ -60,8 +60,8 @@ def percentile(values, part):
 
 
 def time_to_register(rig, runs):
-    """Seconds from the start of the process to the call that reaches kubelet."""
-    found = []
+    """Seconds from the start of the process to the call that reaches kubelet, and how long Python needs to load gRPC alone."""
+    found, bare = [], []
     for number in range(runs):
         known = len(rig.ask("registrations"))
         started = time.time()
@@ -69,7 +69,10 @@ def time_to_register(rig, runs):
         agent.await_state("serving")
         found.append(rig.ask("registrations")[known]["time"] - started)
         agent.stop()
-    return found
+        started = time.time()
+        subprocess.run([rig.python, "-c", "import grpc"], check=True)
+        bare.append(time.time() - started)
+    return found, bare
 
 
 def compare(rig, folder, calls, socket_name):
@@ -82,7 +85,8 @@ def compare(rig, folder, calls, socket_name):
             time.sleep(0.05)
         ids = {"container_requests": [{"devices_ids": ["Ascend910-1", "Ascend910-0"]}]}
         request = wire.encode(api.ALLOCATE_REQUEST, ids)
-        with grpc.insecure_channel(f"unix://{folder}/empty.sock") as one, grpc.insecure_channel(f"unix://{rig.plugins}/{socket_name}") as two:
+        plugin = f"unix://{rig.plugins}/{socket_name}"
+        with grpc.insecure_channel(f"unix://{folder}/empty.sock") as one, grpc.insecure_channel(plugin) as two:
             methods = [one.unary_unary("/empty.Empty/Call"), two.unary_unary("/v1beta1.DevicePlugin/Allocate")]
             times = [[], []]
             for number in range(calls + 200):
@@ -117,7 +121,7 @@ def main():
         rig = agent_rig.Rig(Path(folder) / "node", Path(folder) / "package", library, python=options.python)
         try:
             rig.kubelet()
-            starts = time_to_register(rig, options.starts)
+            starts, bare = time_to_register(rig, options.starts)
             agent = rig.agent(name="agent", poll_seconds=1)
             agent.await_state("serving")
             empty, allocate = compare(rig, folder, options.calls, agent_rig.RESOURCE.replace("huawei.com/", "npu-agent-") + ".sock")
@@ -125,7 +129,9 @@ def main():
         finally:
             rig.close()
     figures = {
-        "register_s": {"median": round(sorted(starts)[len(starts) // 2], 3), "worst": round(max(starts), 3), "target": 1.0},
+        "register_s": {"median": round(sorted(starts)[len(starts) // 2], 3), "worst": round(max(starts), 3), "target": 1.0,
+                       "import_grpc_alone": round(sorted(bare)[len(bare) // 2], 3)},
+        "load": {"average_1_min": round(os.getloadavg()[0], 1), "cores": os.cpu_count()},
         "empty_ms": {"p50": round(percentile(empty, 0.5), 3), "p99": round(percentile(empty, 0.99), 3)},
         "allocate_ms": {"p50": round(percentile(allocate, 0.5), 3), "p99": round(percentile(allocate, 0.99), 3)},
         "ratio": {"p50": round(percentile(allocate, 0.5) / percentile(empty, 0.5), 2),
