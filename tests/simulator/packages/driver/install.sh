@@ -45,11 +45,12 @@ check_environment()
 {
     [ "$(id -u)" -eq 0 ] || fail_early 0x0093 "this package needs the root user."
     [ "$(uname -m)" = "$arch" ] || fail_early 0x0089 "Arch mismatch: the package is for $arch, this machine is $(uname -m)."
-    local device visible=n fits=n
+    local device number visible=n fits=n
     for device in /sys/bus/pci/devices/*; do
-        [ "$(cat "$device/vendor" 2>/dev/null)" = 0x19e5 ] || continue
-        case " $all_pci_ids " in *" $(cat "$device/device") "*) visible=y ;; esac
-        case " $pci_ids " in *" $(cat "$device/device") "*) fits=y ;; esac
+        read -r number 2>/dev/null < "$device/vendor" && [ "$number" = 0x19e5 ] || continue
+        read -r number < "$device/device"
+        case " $all_pci_ids " in *" $number "*) visible=y ;; esac
+        case " $pci_ids " in *" $number "*) fits=y ;; esac
     done
     # No "End time" line here (section 7, package of another product).
     if [ $visible = y ] && [ $fits = n ]; then
@@ -299,7 +300,7 @@ do_install()
     fi
     log_operation $verb $level "$run_file" success "$log_type"
     case $type in devel | docker) ;; *) info_set Driver_Install_Status complete ;; esac
-    sync -f "$info_file" 2>/dev/null
+    sync "$info_file" 2>/dev/null
     [ $reboot = n ] || finish 2
     finish 0
 }

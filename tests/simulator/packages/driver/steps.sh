@@ -87,14 +87,11 @@ copy_modules()
     local file
     mkdir -p "$kernel_modules"
     : > /etc/ascend_filelist.info
+    # A full disk here is not noticed by the vendor's script: cut modules, exit status 0.
+    cp -f driver/host/*.ko "$kernel_modules/"
     for file in driver/host/*.ko; do
-        # A full disk here is not noticed by the vendor's script: cut modules, exit status 0.
-        if [ "$mode" = modules-cut ]; then
-            : > "$kernel_modules/$(basename "$file")"
-        else
-            cp -f "$file" "$kernel_modules/"
-        fi
-        echo "[driver_ko] $kernel_modules/$(basename "$file")" >> /etc/ascend_filelist.info
+        [ "$mode" != modules-cut ] || : > "$kernel_modules/${file##*/}"
+        echo "[driver_ko] $kernel_modules/${file##*/}" >> /etc/ascend_filelist.info
     done
     depmod >/dev/null 2>&1
     install -m 755 host/init_d_host_sys_init.sh /etc/init.d/host_sys_init.sh
@@ -107,9 +104,8 @@ load_modules()
 {
     local name
     # What udev and the start script do on a real host: owner and mode of the device nodes.
-    npu-sim set kernel.node_owner "\"$user\"" >/dev/null
-    npu-sim set kernel.node_group "\"$group\"" >/dev/null
-    npu-sim set kernel.node_mode "\"$([ $others_read = y ] && echo 0666 || echo 0660)\"" >/dev/null
+    npu-sim set kernel.node_owner "\"$user\"" kernel.node_group "\"$group\"" \
+        kernel.node_mode "\"$([ $others_read = y ] && echo 0666 || echo 0660)\"" >/dev/null
     # A module that is still loaded (no hot reset) stays as it is: new files, old modules.
     modules_loaded && return
     while read -r name; do

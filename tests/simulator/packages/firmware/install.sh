@@ -48,8 +48,8 @@ fi
 
 visible=n fits=n chips=0
 for device in /sys/bus/pci/devices/*; do
-    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x19e5 ] || continue
-    number=$(cat "$device/device")
+    read -r number 2>/dev/null < "$device/vendor" && [ "$number" = 0x19e5 ] || continue
+    read -r number < "$device/device"
     case " $all_pci_ids " in *" $number "*) visible=y ;; esac
     case " $pci_ids " in *" $number "*) fits=y chips=$((chips + 1)) ;; esac
 done

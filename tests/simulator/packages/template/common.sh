@@ -8,6 +8,7 @@ log_file=$log_dir/ascend_install.log
 operation_log=$log_dir/operation.log
 info_file=/etc/ascend_install.info
 quiet=${quiet:-n}
+user_name=$(id -un)
 
 # First number, word or true/false behind "KEY": in the state file; the default where file or key is missing.
 sim_value()
@@ -38,13 +39,13 @@ log_open()
 log()
 {
     local now level="[$1]"
-    now=$(date '+%Y-%m-%d %H:%M:%S')
+    printf -v now '%(%Y-%m-%d %H:%M:%S)T' -1
     case $1 in
         ERROR) level=$'\033[31m[ERROR]\033[0m' ;;
         WARNING) level=$'\033[33m[WARNING]\033[0m' ;;
     esac
     echo "[$tag] [$now] $level$2"
-    echo "[$tag] [$now] [uid=$(id -u)($(id -un))] [$1]$2" 2>/dev/null >> $log_file || true
+    echo "[$tag] [$now] [uid=$UID($user_name)] [$1]$2" 2>/dev/null >> $log_file || true
 }
 
 log_error() { log ERROR "ERR_NO:$1;ERR_DES:$2"; }

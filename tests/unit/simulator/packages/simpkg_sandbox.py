@@ -6,6 +6,8 @@ Needs root: the packages refuse everybody else.
 """
 
 import json
+import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -41,11 +43,14 @@ for folder in /sys/module/*; do echo "${folder##*/} 1 0"; done
     "modinfo": "#!/bin/sh\nexit 0\n",
 }
 
+FOLDERS = (
+    "packages", "var/lib/npu-sim", "sys/bus/pci/devices", "etc", "home/HwHiAiUser", "dev", "usr/local/sbin",
+)  # fmt: skip
 ENTER = """
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root" || exit 99
 mount --rbind /proc "$1/root/proc" || exit 99
 [ -z "$2" ] || mount -t tmpfs -o size="$2" none "$1/root/$3" || exit 99
-exec chroot "$1/root" /bin/bash -c "cd /root && $4"
+exec chroot "$1/root" /bin/bash -c "cd /root || exit; $4"
 """
 
 
@@ -54,15 +59,24 @@ class Sandbox:
         self.folder = folder
         self.upper = folder / "upper"
         for name in ("upper", "work", "root"):
-            (folder / name).mkdir(parents=True)
-        self.run(
-            "mkdir -p /packages /var/lib/npu-sim /sys/bus/pci/devices /lib/modules/$(uname -r) && rm -rf /usr/local/Ascend && "
-            "rm -f /dev/null && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9; "
-            "chmod 755 / /usr /usr/local; getent passwd HwHiAiUser || useradd -m HwHiAiUser"
+            (folder / name).mkdir(parents=True, mode=0o755)
+        for name in FOLDERS:
+            self.path(name).mkdir(parents=True, exist_ok=True, mode=0o755)
+        self.path(f"lib/modules/{os.uname().release}" if not Path("/lib").is_symlink() else f"usr/lib/modules/{os.uname().release}").mkdir(
+            parents=True
         )
+        for name, mode, device in (("null", 0o666, (1, 3)), ("urandom", 0o666, (1, 9))):
+            os.mknod(self.path(f"dev/{name}"), mode | stat.S_IFCHR, os.makedev(*device))
+            self.path(f"dev/{name}").chmod(mode)
+        # No useradd: it syncs its files to the disk for every sandbox.
+        for name, line in (("passwd", "HwHiAiUser:x:4321:4321::/home/HwHiAiUser:/bin/bash"), ("group", "HwHiAiUser:x:4321:")):
+            lines = [old for old in Path(f"/etc/{name}").read_text().splitlines() if not old.startswith("HwHiAiUser:")]
+            self.path(f"etc/{name}").write_text("\n".join([*lines, line]) + "\n")
+        os.chown(self.path("home/HwHiAiUser"), 4321, 4321)
+        if Path("/usr/local/Ascend").exists():
+            self.run("chattr -R -f -i /usr/local/Ascend; rm -rf /usr/local/Ascend /etc/ascend_install.info")
         for name, text in STAND_INS.items():
             path = self.path(f"usr/local/sbin/{name}")
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             path.chmod(0o755)
         self.state()

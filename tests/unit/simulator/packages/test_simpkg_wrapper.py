@@ -2,12 +2,12 @@
 """The OCI wrapper's change to a container: "Ascend Docker Runtime" fact sheet, sections 4-7."""
 
 import json
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from simpkg_support import PACKAGES, load
+from simpkg_support import load
 
 wrapper = load("docker_runtime/ascend-docker-runtime")
 helper = load("docker_runtime/ascend-docker-plugin-install-helper")
@@ -150,14 +150,24 @@ def test_options_in_another_order_are_refused():
         edit("ASCEND_VISIBLE_DEVICES=0", "ASCEND_RUNTIME_OPTIONS=VIRTUAL,NODRV")
 
 
-def call(tmp_path, *words, env=None):
-    (tmp_path / "bin").mkdir(exist_ok=True)
+RUN = "import sys, simpkg_support\nmodule = simpkg_support.load('docker_runtime/ascend-docker-runtime')\n" + (
+    "module.LOG = sys.argv.pop(1)\nsys.exit(module.main(sys.argv[1:]))"
+)
+
+
+def call(tmp_path, *words, path=None):
+    """The whole program as a process of its own, with its log in tmp_path and a runc that prints its words."""
+    (tmp_path / "bin").mkdir()
     runc = tmp_path / "bin" / "runc"
     runc.write_text('#!/bin/sh\necho "runc $*"\n')
     runc.chmod(0o755)
-    command = [sys.executable, str(PACKAGES / "docker_runtime" / "ascend-docker-runtime"), *words]
-    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"} if env is None else env
+    environment = {"PATH": path or f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", RUN, str(tmp_path / "log" / "runtime-run.log"), *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+
+
+def log(tmp_path):
+    return (tmp_path / "log" / "runtime-run.log").read_text()
 
 
 def test_other_verbs_go_straight_to_runc(tmp_path):
@@ -172,20 +182,19 @@ def test_create_edits_the_bundle_and_execs_runc(tmp_path):
     assert "ASCEND_DOCKER_RUNTIME=True" in json.loads((tmp_path / "config.json").read_text())["process"]["env"]
 
 
-def test_a_refused_create_does_not_reach_runc(tmp_path):
+@pytest.mark.parametrize("bundle", [["-b", "{}"], ["--bundle={}"], []])
+def test_a_refused_create_does_not_reach_runc(tmp_path, bundle):
     before = json.dumps({"process": {"env": ["ASCEND_VISIBLE_DEVICES=all"]}})
     (tmp_path / "config.json").write_text(before)
-    script = f"import runpy, sys; sys.argv = ['x', 'create', '-b', {str(tmp_path)!r}]\n"
-    script += "import os; os.makedirs = lambda *a, **k: (_ for _ in ()).throw(OSError('no log in a unit test'))\n"
-    script += f"runpy.run_path({str(PACKAGES / 'docker_runtime' / 'ascend-docker-runtime')!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
+    done = call(tmp_path, "create", *[word.format(tmp_path) for word in bundle])
     assert (done.returncode, done.stdout) == (1, "")
     assert (tmp_path / "config.json").read_text() == before
+    assert "failed: invalid single device: all" in log(tmp_path)
 
 
 def test_without_runc_in_path_it_fails(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    assert call(tmp_path, "state", "x", env={"PATH": "/nowhere"}).returncode == 1
+    assert call(tmp_path, "state", "x", path="/nowhere").returncode == 1
+    assert "neither docker-runc nor runc" in log(tmp_path)
 
 
 def test_helper_writes_daemon_json_like_go():
