@@ -20,7 +20,7 @@ _QUERY_SECONDS = 20
 def observe(component, root="/"):
     """Return what ``decide`` takes: arch, family, families and components."""
     record = _state.observe(root)["driver"]["record"]
-    hardware = _detect(component in _ASK_DRIVER, root, record.get("install_path") or DEFAULT_PATH)
+    hardware = _detect(component, root, record.get("install_path") or DEFAULT_PATH)
     firmware = [chip["firmware_version"] for chip in hardware["chips"] if chip["firmware_version"]]
     running = {
         "driver_loaded": hardware["driver"]["loaded"],
@@ -38,8 +38,8 @@ def observe(component, root="/"):
     }
 
 
-def _detect(ask_driver, root, install_path):
-    if not ask_driver:
+def _detect(component, root, install_path):
+    if component not in _ASK_DRIVER:
         return detect(run)
     npu_smi = find_npu_smi(root)[0]
     client = None
@@ -50,7 +50,8 @@ def _detect(ask_driver, root, install_path):
         # No driver, no library: the PCI functions tell what there is. What nobody tells stays unknown.
         client = None
     try:
-        return detect(run, dcmi=client, npu_smi=npu_smi, timeout=_QUERY_SECONDS, install_path=install_path, boards=True)
+        boards = component == "firmware"
+        return detect(run, dcmi=client, npu_smi=npu_smi, timeout=_QUERY_SECONDS, install_path=install_path, boards=boards)
     finally:
         if client is not None:
             client.close()
