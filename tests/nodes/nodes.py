@@ -134,6 +134,9 @@ def main(argv: list[str] | None = None) -> int:
     except NodesError as error:
         print(f"nodes: error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"nodes: error: {error}; the logs are in {Nodes().engine.logs}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("nodes: interrupted; `nodes.py destroy` clears away what is there", file=sys.stderr)
         return 130

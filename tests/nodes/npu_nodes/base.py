@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ PACKAGES = (
 )  # fmt: skip
 LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 BUILD_TIMEOUT = 1800
+KEPT = 2  # half a gigabyte each
 
 
 def wanted_packages(extra: Iterable[str]) -> list[str]:
@@ -53,8 +55,8 @@ def lines_for_mirror() -> list[str]:
     return lines
 
 
-def ensure(cache: Path, log: Path, extra: Iterable[str] = ()) -> tuple[str, Path]:
-    """The base's key and its tar file, built if it is not in the cache."""
+def ensure(cache: Path, workplace: Path, log: Path, extra: Iterable[str] = ()) -> tuple[str, Path]:
+    """The base's key and its tar file, built in `workplace` if it is not in the cache."""
     packages = wanted_packages(extra)
     key = cache_key(packages, platform.machine(), (FILES / "setup-base.sh").read_text())
     tar = cache / f"base-{key}.tar"
@@ -63,12 +65,19 @@ def ensure(cache: Path, log: Path, extra: Iterable[str] = ()) -> tuple[str, Path
         return key, tar
     lines = lines_for_mirror()
     say(f"base {key}: building Debian {SUITE} with {len(packages)} packages by mmdebstrap, about a minute; log {log}")
+    shutil.rmtree(workplace, ignore_errors=True)
+    workplace.mkdir(parents=True)
     cache.mkdir(parents=True, exist_ok=True)
-    unfinished = cache / f"base-{key}.{os.getpid()}.tar"
+    unfinished = cache / f".base-{key}.{os.getpid()}"
     try:
-        run(build_argv(unfinished, packages), BUILD_TIMEOUT, stdin="\n".join(lines) + "\n", log=log, env={"TMPDIR": str(cache)})
+        built = workplace / "base.tar"
+        run(build_argv(built, packages), BUILD_TIMEOUT, stdin="\n".join(lines) + "\n", log=log, env={"TMPDIR": str(workplace)})
+        shutil.move(built, unfinished)  # the cache may lie on another file system
         unfinished.replace(tar)
+        for old in sorted(cache.glob("base-*.tar"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            old.unlink()
     finally:
         unfinished.unlink(missing_ok=True)
+        shutil.rmtree(workplace, ignore_errors=True)
     say(f"base {key}: built, {tar.stat().st_size >> 20} MiB")
     return key, tar

@@ -24,6 +24,7 @@ from .run import NodesError, end, processes, read_pid, run, say, tail, wait_unti
 FILES = Path(__file__).parent / "files"
 NETWORK_NAME = "nodes"
 DAEMONS = ("containerd", "dockerd", "containerd-shim", "docker-proxy")
+BUILDERS = ("mmdebstrap", "apt-get", "dpkg", "dpkg-deb", "tar")
 BOUND_PLACES = ("/etc/docker", "/run/docker", "/run/containerd")
 START_TIMEOUT = 60
 QUICK = 120
@@ -33,6 +34,7 @@ class Engine:
     def __init__(self, folder: Path, subnet: ipaddress.IPv4Network):
         self.folder = folder
         self.home = folder / "engine"
+        self.build = folder / "build"
         self.logs = folder / "log"
         self.subnet = subnet
         mark = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
@@ -75,6 +77,7 @@ class Engine:
         if left:
             say(f"engine: ending {len(left)} process(es) that an earlier run left")
             end(left, ((signal.SIGKILL, 20),))
+            shutil.rmtree(self.build, ignore_errors=True)
         self._forget_run()
         self._write_settings(way)
         self._start_daemon("containerd", ["unshare", "--mount", "--propagation", "private", "sh", str(FILES / "engine-namespace.sh"),
@@ -177,14 +180,15 @@ class Engine:
     # -- ending
 
     def _leftovers(self) -> dict[int, str]:
-        """Daemons, shims and node processes of this folder, told by their command line or their cgroup."""
-        mine = f"{self.home}/".encode()
+        """Daemons, shims, node processes and half-done builds of this folder, told by command line, cgroup or root folder."""
 
         def fits(folder: Path) -> bool:
             if any(self.cgroup in line.split("/") for line in (folder / "cgroup").read_text().splitlines()):
                 return True
-            name = (folder / "comm").read_text().strip()
-            return name.startswith(DAEMONS) and mine in (folder / "cmdline").read_bytes()
+            if os.readlink(folder / "root").startswith(f"{self.build}/"):
+                return True
+            name, words = (folder / "comm").read_text().strip(), os.fsdecode((folder / "cmdline").read_bytes())
+            return (name.startswith(DAEMONS) and f"{self.home}/" in words) or (name in BUILDERS and f"{self.build}/" in words)
 
         return processes(fits)
 
@@ -193,7 +197,7 @@ class Engine:
             pid = self._pid(name)
             if pid:
                 end(processes(lambda folder, pid=pid: folder.name == str(pid)), ((signal.SIGTERM, 20), (signal.SIGKILL, 10)))
-        end(self._leftovers(), ((signal.SIGTERM, 2), (signal.SIGKILL, 20)))
+        end(self._leftovers(), ((signal.SIGTERM, 5), (signal.SIGKILL, 20)))
 
     def remove(self) -> None:
         """Take everything away that the engine has outside its folder; the folder itself is the caller's."""

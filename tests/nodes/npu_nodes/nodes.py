@@ -72,7 +72,11 @@ class Nodes:
         while True:
             self._claim()
             with path.open("a") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    say("waiting for another run of nodes.py to end")
+                    fcntl.flock(stream, fcntl.LOCK_EX)
                 if path.exists() and os.fstat(stream.fileno()).st_ino == path.stat().st_ino:
                     yield
                     return
@@ -112,7 +116,7 @@ class Nodes:
             if not self.key.exists():
                 self.key.parent.mkdir(mode=0o700, exist_ok=True)
                 run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "npu.fleet test nodes", "-f", str(self.key)], 30)
-            key, tar = base.ensure(self.cache, self.folder / "log" / "base.log", packages)
+            key, tar = base.ensure(self.cache, self.engine.build, self.engine.logs / "base.log", packages)
             image.import_base(self.engine, key, tar)
             self._remember(base=key)
         say("prepared")
@@ -203,6 +207,8 @@ class Nodes:
     def _create(self, name: str, address: str, tag: str) -> None:
         self.engine.docker(
             "create", "--name", name, "--hostname", name, "--label", f"{LABEL}={address}", "--network", NETWORK_NAME, "--ip", address,
+            # No name server answers for the world outside: then a look-up shall fail soon, not after 20 s.
+            "--dns-option", "timeout:1", "--dns-option", "attempts:1",
             "--privileged", "--cgroupns", "private", "--restart", "always", "--tmpfs", "/run", "--tmpfs", "/tmp:exec",
             f"{image.REPOSITORY}:{tag}",
         )  # fmt: skip
