@@ -139,7 +139,7 @@ def test_hanging_call_is_killed_at_the_deadline(client_of, odd_library):
 def test_late_child_is_dead_with_its_own_children(client_of, tmp_path):
     client = client_of("/nowhere/libdcmi.so", argv=["sh", "-c", f"echo $$ > {tmp_path}/sh; sleep 60 & echo $! > {tmp_path}/sleep; wait"])
     with pytest.raises(DcmiError):
-        client.call("open", timeout=1.0)
+        client.call("open", timeout=4.0)
     for name in ("sh", "sleep"):
         stat = f"/proc/{int((tmp_path / name).read_text())}/stat"
         assert not os.path.exists(stat) or open(stat).read().rsplit(")", 1)[1].split()[0] == "Z"
