@@ -31,14 +31,14 @@ def play(folder, title):
     return seconds
 
 
-def ask(folder, module, args=None):
-    """Run one module of the collection on the nodes and return {node: result}."""
-    answers = folder / "answers" / module
-    command = ["ansible", "npu_nodes", "--module-name", f"npu.fleet.{module}", "--tree", str(answers)]
-    if args:
-        command += ["--args", json.dumps(args)]
-    subprocess.run(command, cwd=folder, env=lab.environment(folder), check=True, stdout=subprocess.DEVNULL)
-    return {path.name: json.loads(path.read_text()) for path in answers.iterdir()}
+def ask(folder, node, module, args):
+    """Run one module of the collection on a node, as a user does with `ansible -m`, and return its result."""
+    command = ["ansible", node, "--module-name", f"npu.fleet.{module}", "--args", json.dumps(args)]
+    command += ["--extra-vars", "ansible_python_interpreter=/usr/bin/python3"]
+    done = subprocess.run(command, cwd=folder, env=lab.environment(folder), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.partition(" => ")[2])
 
 
 def on_node(node, *argv):
@@ -73,10 +73,10 @@ def rows(folder, node, npu, gates, seconds):
         ("docker runtime", triple(pins["docker_runtime"], "docker_runtime", running=False)),
         ("engine", f"docker {docker['ServerVersion']}: ascend -> {docker['Runtimes']['ascend']['path']}"),
         ("engine default", docker["DefaultRuntime"]),
-        ("labels", ", ".join(f"{k}={v}" for k, v in sorted(labels.items()))),
+        *[("label", f"{k}={v}") for k, v in sorted(labels.items())],
         ("kubelet sees", ", ".join(f"{k}: {v}" for k, v in kubelet.items())),
         ("API server says", ", ".join(f"{k}: {v}" for k, v in (live.status.allocatable or {}).items() if "huawei" in k)),
-        ("gates passed", " ".join(g["gate"] for g in gates if g["passed"]) + f" of {len(gates)}"),
+        ("gates passed", ", ".join(f"{g['gate']} {g['name']}" for g in gates if g["passed"]) + f" (of {len(gates)})"),
         ("wall time", f"first run {seconds[0]:.1f} s, second run {seconds[1]:.1f} s"),
     ]
 
@@ -103,7 +103,7 @@ def main():
         "cann_kernels": lab.RELEASE["cann"],
         "docker_runtime": lab.RELEASE["docker_runtime"],
     }
-    answer = ask(folder, "npu_gates", {"versions": pins, "runtime": "ascend"})[node]
+    answer = ask(folder, node, "npu_gates", {"versions": pins, "runtime": "ascend"})
     print(table(rows(folder, node, answer["npu"], answer["gates"], seconds)))
     print(
         "\nThe NPU, its packages, the kubelet and the API server are simulated (tests/); systemd, docker, gRPC and ssh are real."
