@@ -154,9 +154,10 @@ def parse(argv):
 def main(argv=None):
     options = parse(argv)
     time.sleep(float(os.environ.pop("KUBELET_STANDIN_DOWN", "0")))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_unused: os._exit(0))
-    kubelet = Kubelet(options)
+    # Waited for, not handled: a handler would not run while gRPC's threads take the signals and this one sleeps.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    Kubelet(options)
     log(f"kubelet stand-in: node {options.node}, plugins in {options.plugins}, control at {options.control}")
-    while True:
-        kubelet.status.join(3600)
+    signal.sigwait(ends)
+    os._exit(0)  # nothing is closed and nothing removed: a kubelet that stops leaves its folders as they are (measured)

@@ -83,8 +83,11 @@ class Agent(Process):
 
 
 class Rig:
-    def __init__(self, folder, package, library, chips=8, python=sys.executable):
-        self.folder, self.package, self.library, self.python = Path(folder), package, library, python
+    """AGENT_PYTHON: another interpreter for the agent, one that has grpcio, protobuf and PyYAML."""
+
+    def __init__(self, folder, package, library, chips=8, python=None):
+        self.folder, self.package, self.library = Path(folder), package, library
+        self.python = python or os.environ.get("AGENT_PYTHON") or sys.executable
         self.sys, self.dev, self.state = self.folder / "sys", self.folder / "dev", self.folder / "state.json"
         self.plugins, self.control = self.folder / "kubelet/device-plugins", self.folder / "kubelet-control"
         self.config = self.folder / "config.yaml"

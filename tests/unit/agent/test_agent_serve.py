@@ -36,7 +36,6 @@ def test_registers_soon_with_options_ids_and_topology(rig):
     rig.kubelet()
     agent = rig.agent()
     report = agent.await_state("serving")
-    assert time.monotonic() - agent.started < 3  # the benchmark measures; this only guards against a forgotten wait
     assert report["ready"] and report["stream_open"] and (report["healthy"], report["total"]) == (8, 8)
     (request,) = rig.ask("registrations")
     assert request["resource_name"] == RESOURCE and request["version"] == "v1beta1" and request["endpoint"] == SOCKET

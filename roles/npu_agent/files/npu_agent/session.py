@@ -116,7 +116,7 @@ class Session:
         await self.pause(0.05 if seen and self.knocks < KNOCKS else None)
 
     async def register(self, plugin):
-        self.enter(REGISTERING)
+        self.enter(REGISTERING, self.cause if self.failures else "")
         plugin.stream_changed.clear()
         await register(self.kubelet_socket, os.path.basename(plugin.path), self.board.resource)
         self.counters["registrations"] += 1
