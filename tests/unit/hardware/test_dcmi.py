@@ -140,9 +140,19 @@ def test_late_child_is_dead_with_its_own_children(client_of, tmp_path):
     client = client_of("/nowhere/libdcmi.so", argv=["sh", "-c", f"echo $$ > {tmp_path}/sh; sleep 60 & echo $! > {tmp_path}/sleep; wait"])
     with pytest.raises(DcmiError):
         client.call("open", timeout=4.0)
-    for name in ("sh", "sleep"):
-        stat = f"/proc/{int((tmp_path / name).read_text())}/stat"
-        assert not os.path.exists(stat) or open(stat).read().rsplit(")", 1)[1].split()[0] == "Z"
+    pids = [int((tmp_path / name).read_text()) for name in ("sh", "sleep")]
+    deadline = time.monotonic() + 10  # a killed process of a busy machine takes its time to die
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as handle:
+            return handle.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_crash_is_told_with_signal_and_last_words(client_of, odd_library):
