@@ -180,10 +180,15 @@ class _SystemdUnit(_Job):
         self._version = version
 
     def status(self):
-        return unit_status(self._properties())
+        return unit_status(self._properties(), self._members)
+
+    def _members(self):
+        """Return the processes of the unit. Their own word counts: task accounting may be off, and a failed unit names no group."""
+        found = re.compile(r"/%s(?:/|$)" % re.escape(self._service), re.MULTILINE)
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and found.search(_text("/proc/%s/cgroup" % pid))]
 
     def _properties(self):
-        names = ("LoadState", "ActiveState", "SubState", "Result", "ExecMainCode", "ExecMainStatus", "TasksCurrent", "KillMode")
+        names = ("LoadState", "ActiveState", "SubState", "Result", "ExecMainCode", "ExecMainStatus", "KillMode")
         text = run(["systemctl", "show", self._service] + ["--property=" + name for name in names], 60).stdout
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
@@ -235,15 +240,15 @@ class _SystemdUnit(_Job):
         """Take the unit away; one that left daemons behind a success stays (they are the driver's), unless ``force``."""
         properties = self._properties()
         if properties.get("LoadState") != "not-found":
-            if not force and _tasks(properties):
+            if not force and self._members():
                 return
             run(["systemctl", "stop", self._service], 60)
             run(["systemctl", "reset-failed", self._service], 60)
         self._remove_notes()
 
 
-def unit_status(properties):
-    """Return the state of a transient unit from what ``systemctl show`` prints of it."""
+def unit_status(properties, members):
+    """Return the state of a transient unit from what ``systemctl show`` prints of it; ``members()`` are its processes."""
     active, sub = properties.get("ActiveState"), properties.get("SubState")
     if properties.get("LoadState") == "not-found":
         return _Status("absent", None)
@@ -255,16 +260,18 @@ def unit_status(properties):
     rc = {"1": status, "2": -status, "3": -status}.get(properties.get("ExecMainCode"))
     if properties.get("Result") == "timeout":
         return _Status("timeout", rc)
-    if properties.get("KillMode") == "process" and rc not in _GOOD_CODES and _tasks(properties):
+    if properties.get("KillMode") == "process" and rc not in _GOOD_CODES and members():
         # Driver package, measured: after a kill of the outer process the inner ones go on and finish the work.
         return _Status("running", None)
     return _Status("finished" if rc is not None else "lost", rc)
 
 
-def _tasks(properties):
-    """Return how many processes the unit still has; systemd prints 2**64-1 or [not set] for none."""
-    text = properties.get("TasksCurrent") or ""
-    return int(text) if text.isdigit() and int(text) < 1 << 63 else 0
+def _text(path):
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except OSError:
+        return ""
 
 
 class _Supervised(_Job):

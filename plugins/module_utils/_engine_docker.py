@@ -280,12 +280,12 @@ def flag_key(flag):
     return LIST_KEYS.get(flag, flag)
 
 
-def conflicts(keys, flags):
+def conflicts(keys, flag_keys):
     """Return the keys that stand both in daemon.json and on the command line: dockerd refuses to start or reload then.
 
     ``runtimes`` may stand in both (moby's skipDuplicates).
     """
-    return sorted({flag_key(flag) for flag in flags if flag_key(flag) in keys} - {"runtimes"})
+    return sorted(set(keys) & set(flag_keys) - {"runtimes"})
 
 
 def _text(path):

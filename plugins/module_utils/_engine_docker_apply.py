@@ -63,7 +63,11 @@ class Engine(object):
         return checked
 
     def _validate(self, path, target):
-        """Let dockerd check the staged copy, with the flags it is started with."""
+        """Let dockerd check the staged copy, with the flags it is started with.
+
+        Measured on dockerd 26.1.5: with its flags it also names keys that stand on both sides, nested ones (proxies) included; it does not
+        check that the default runtime exists.
+        """
         dockerd = find_program("dockerd", self._root)
         usage = self._run([dockerd, "--help"], self._command_timeout)
         if "--validate" not in usage.stdout + usage.stderr:

@@ -212,7 +212,9 @@ step:
       type: str
       sample: null
 reboot_required:
-  description: Whether what is on disk and what runs differ, so that only a restart of the node brings them together.
+  description:
+    - Whether what is on disk and what runs differ, so that only a restart of the node brings them together.
+    - False as long as RV(running) is true. The node must not be restarted while firmware is being written.
   returned: success
   type: bool
   sample: false

@@ -255,8 +255,9 @@ class Installer(object):
     def _finish(self, observed):
         after = observed["components"][self._wish.component]
         written = self._wish.component == "firmware" and self.result["changed"] and not observed.get("firmware_known")
-        # Firmware that was just written and that no chip tells of is not running yet.
-        self.result.update(after=self._brief(observed), reboot_required=after["state"] == "reboot_pending" or written)
+        # Firmware that was just written and that no chip tells of is not running yet. Never ask for a reboot in the middle of it.
+        reboot = (after["state"] == "reboot_pending" or written) and not self.result["running"]
+        self.result.update(after=self._brief(observed), reboot_required=reboot)
         return self.result
 
     def _brief(self, observed):

@@ -160,7 +160,7 @@ FAILED_BY_KILL = {"ActiveState": "failed", "SubState": "failed", "ExecMainCode":
 
 def properties(**given):
     base = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "Result": "success", "ExecMainCode": "0"}
-    base.update({"ExecMainStatus": "0", "TasksCurrent": "18446744073709551615", "KillMode": "control-group"}, **given)
+    base.update({"ExecMainStatus": "0", "KillMode": "control-group"}, **given)
     return base
 
 
@@ -177,10 +177,13 @@ def properties(**given):
         ({"ActiveState": "failed", "SubState": "failed", "ExecMainCode": "2", "ExecMainStatus": "9", "Result": "signal"}, "finished", -9),
         ({"ActiveState": "failed", "SubState": "failed", "ExecMainCode": "2", "ExecMainStatus": "15", "Result": "timeout"}, "timeout", -15),
         ({"ActiveState": "failed", "SubState": "failed", "Result": "resources"}, "lost", None),
-        (dict(FAILED_BY_KILL, KillMode="process", TasksCurrent="3"), "running", None),
-        ({"SubState": "exited", "ExecMainCode": "1", "KillMode": "process", "TasksCurrent": "3"}, "finished", 0),
-        (dict(FAILED_BY_KILL, KillMode="process", TasksCurrent="[not set]"), "finished", -9),
+        (dict(FAILED_BY_KILL, KillMode="process", members=["1272"]), "running", None),
+        ({"SubState": "exited", "ExecMainCode": "1", "KillMode": "process", "members": ["1272"]}, "finished", 0),
+        (dict(FAILED_BY_KILL, KillMode="process"), "finished", -9),
+        (dict(FAILED_BY_KILL, members=["1272"]), "finished", -9),
     ],
 )
 def test_unit_status(given, state, rc):
-    assert _detached.unit_status(properties(**given)) == (state, rc)
+    given = dict(given)
+    members = given.pop("members", [])
+    assert _detached.unit_status(properties(**given), lambda: members) == (state, rc)

@@ -222,7 +222,7 @@ def test_firmware_is_waited_for_by_the_next_run(machine):
     )
     package = machine.package(FIRMWARE, script)
     first = machine.install("firmware", "7.8.0.5.216", timeout=1, **package)
-    assert (first["running"], first["changed"]) == (True, True)
+    assert (first["running"], first["changed"], first["reboot_required"]) == (True, True, False)
     again = machine.install("firmware", "7.8.0.5.216", timeout=1, **package)
     assert (again["running"], again["attached"], again["step"]["action"]) == (True, True, "attach")
     # nothing else may run meanwhile
