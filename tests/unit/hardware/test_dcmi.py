@@ -128,7 +128,7 @@ def test_hanging_call_is_killed_at_the_deadline(client_of, odd_library):
     before = time.monotonic()
     with pytest.raises(DcmiError) as caught:
         client.call("chips", timeout=0.5)
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 10
     assert caught.value.code == "dcmi_timeout"
     assert client.pid is None
     with pytest.raises(DcmiError, match="in time"):
@@ -208,7 +208,7 @@ def test_child_stands_alone_as_a_file(odd_library):
 def test_child_that_misbehaves(client_of, script, code, why):
     client = client_of("/nowhere/libdcmi.so", argv=["sh", "-c", script])
     with pytest.raises(DcmiError) as caught:
-        client.call("open", timeout=1.0)
+        client.call("open", timeout=1.0 if code == "dcmi_timeout" else 20.0)
     assert caught.value.code == code
     assert why in str(caught.value)
 
