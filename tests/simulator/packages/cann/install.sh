@@ -36,6 +36,8 @@ die()
     exit 1
 }
 
+refuse() { die "ERR_NO:$1;ERR_DES:$2"; }
+
 actions=() quiet=n for_all=n whitelist= path_given=n force=n
 for word in "$@"; do
     case $word in
@@ -58,10 +60,11 @@ fi
 [ "$(id -u)" -ne 0 ] || log_open
 tell INFO "Start time: $(date '+%Y-%m-%d %H:%M:%S')"
 tell INFO "LogFile: $log_file"
-[ ${#actions[@]} -gt 0 ] || die "ERR_NO:0x0004;ERR_DES:One of parameters install/upgrade/uninstall/check/version is needed; the others are not supported to used by this way."
-[ ${#actions[@]} -eq 1 ] || die "ERR_NO:0x0004;ERR_DES:only support one type of action."
+[ ${#actions[@]} -gt 0 ] ||
+    refuse 0x0004 "One of parameters install/upgrade/uninstall/check/version is needed; the others are not supported to used by this way."
+[ ${#actions[@]} -eq 1 ] || refuse 0x0004 "only support one type of action."
 case $action:$quiet in
-    uninstall:y | check:y) die "ERR_NO:0x0004;ERR_DES:--quiet is for install and upgrade, not supported to used by this way." ;;
+    uninstall:y | check:y) refuse 0x0004 "--quiet is for install and upgrade, not supported to used by this way." ;;
 esac
 
 check_driver()
@@ -82,15 +85,15 @@ fi
 
 check_path()
 {
-    [[ $base =~ ^/[A-Za-z0-9./_-]*$ ]] || die "ERR_NO:0x0003;ERR_DES:$base is invalid, only characters in [A-Za-z0-9./_-] after / are taken."
+    [[ $base =~ ^/[A-Za-z0-9./_-]*$ ]] || refuse 0x0003 "$base is invalid, only characters in [A-Za-z0-9./_-] after / are taken."
     base=${base%/}
     [ "$action" != uninstall ] || return 0
     local mode
-    [ -d "$base" ] || [ -d "$(dirname "$base")" ] || die "ERR_NO:0x0003;ERR_DES:parent path doesn't exist, please create $(dirname "$base")."
+    [ -d "$base" ] || [ -d "$(dirname "$base")" ] || refuse 0x0003 "parent path doesn't exist, please create $(dirname "$base")."
     [ -d "$base" ] || return 0
     mode=$(stat -c %a "$base")
     if [ "$(id -u)" -eq 0 ] && [[ ! $mode =~ [1357]$ ]]; then
-        die "ERR_NO:0x0003;ERR_DES:$base with mode $mode does not support install_for_all param."
+        refuse 0x0003 "$base with mode $mode does not support install_for_all param."
     fi
     [ "$mode" != 777 ] || question "$base may be written by everybody."
 }
@@ -118,17 +121,18 @@ layout_set
 installed=$(installed_version)
 
 if [ "$action" = uninstall ]; then
-    [ -f "$record" ] || die "ERR_NO:0x0080;ERR_DES:$package_name $version is not installed."
+    [ -f "$record" ] || refuse 0x0080 "$package_name $version is not installed."
     package_remove
     tell INFO "$package_name uninstall success"
     tell INFO "End time: $(date '+%Y-%m-%d %H:%M:%S')"
     exit 0
 fi
 if [ "$action" = upgrade ] && [ -z "$installed" ]; then
-    die "ERR_NO:0x0080;ERR_DES:$package_name is not installed, upgrade failed."
+    refuse 0x0080 "$package_name is not installed, upgrade failed."
 fi
 package_check
-[ "$(free_mib "$([ -d "$base" ] && echo "$base" || dirname "$base")")" -ge "$space_mib" ] || die "not enough space at $base, $space_mib MB needed."
+[ -d "$base" ] && disk=$base || disk=$(dirname "$base")
+[ "$(free_mib "$disk")" -ge "$space_mib" ] || die "not enough space at $base, $space_mib MB needed."
 question "The licence of the vendor has to be accepted."
 [ -z "$installed" ] || [ "$action" = upgrade ] || [ "$installed" != "$version" ] || question "$package_name $version is already installed."
 check_driver

@@ -32,7 +32,7 @@ installed_version()
 package_check()
 {
     [ "$component" = cann_kernels ] || return 0
-    [ -f "$toolkit_record" ] || die "ERR_NO:0x0080;ERR_DES:toolkit $version is not installed in $base; $package_name needs exactly that version."
+    [ -f "$toolkit_record" ] || refuse 0x0080 "toolkit $version is not installed in $base; $package_name needs exactly that version."
 }
 
 package_copy()

@@ -27,7 +27,7 @@ immutable_on()
 # Holders of the first node only: a process that has just /dev/davinci0 open is not seen (measured).
 manager_holders()
 {
-    find /proc/[0-9]*/fd -maxdepth 1 -lname /dev/davinci_manager 2>/dev/null | cut -d/ -f3 | sort -un | tr '\n' ' '
+    find /proc/[0-9]*/fd -maxdepth 1 -lname '*/davinci_manager' 2>/dev/null | cut -d/ -f3 | sort -un | tr '\n' ' '
 }
 
 remove_modules()
@@ -42,7 +42,7 @@ remove_modules()
 # rc 0: the old modules are out of the kernel; rc 1: a reboot is needed.
 hot_reset()
 {
-    local name names
+    local names
     names=$(sed 's|.*/||; s|[.]ko$||' /tmp/.npu_sim_modules.$$ 2>/dev/null | tac)
     rm -f /tmp/.npu_sim_modules.$$
     if ! modules_loaded; then
@@ -50,9 +50,9 @@ hot_reset()
         return 1
     fi
     sim_wait 5
-    for name in ${names:-drv_pcie_host}; do
-        rmmod "$name" >/dev/null 2>&1 || true
-    done
+    names=$(echo "${names:-drv_pcie_host}" | grep -xF "$(lsmod 2>/dev/null | cut -d' ' -f1)")
+    # One call, in reverse order: where the main module is in use, half of the modules are gone by then.
+    rmmod $names >/dev/null 2>&1
     if modules_loaded; then
         log WARNING "Kernel modules can not be removed"
         return 1

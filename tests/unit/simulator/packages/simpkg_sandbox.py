@@ -30,9 +30,11 @@ grep -q '"npu_nodes_appear": false' /var/lib/npu-sim/state.json && exit 0
 for name in davinci0 davinci1 davinci_manager devmm_svm hisi_hdc; do : > /dev/$name; done
 """,
     "rmmod": """#!/bin/sh
-[ -d /sys/module/$1 ] || exit 1
-rm -rf /sys/module/$1
-[ $1 != drv_pcie_host ] || rm -f /dev/davinci* /dev/devmm_svm /dev/hisi_hdc
+for name; do
+    [ -d /sys/module/$name ] || exit 1
+    rm -rf /sys/module/$name
+    [ $name != drv_pcie_host ] || rm -f /dev/davinci* /dev/devmm_svm /dev/hisi_hdc
+done
 """,
     "lsmod": """#!/bin/sh
 for folder in /sys/module/*; do echo "${folder##*/} 1 0"; done
