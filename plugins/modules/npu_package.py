@@ -105,6 +105,12 @@ options:
       - After it a package is ended, with all of its processes. Firmware never is; the module returns RV(running) then.
     type: int
     default: 1800
+  predicted:
+    description:
+      - Check mode only. Components with the versions that earlier steps of the same run would have put there; the prediction takes them as
+        present. Without it a firmware step is refused on a node that has no driver yet.
+    type: dict
+    default: {}
   cache_dir:
     description:
       - Folder for fetched packages, and for what packages unpack while they run. Must allow execution.
@@ -310,6 +316,7 @@ def argument_spec():
         "usergroup": {"type": "str"},
         "accept_licence": {"type": "bool", "default": False},
         "timeout": {"type": "int", "default": 1800},
+        "predicted": {"type": "dict", "default": {}},
         "cache_dir": {"type": "path", "default": "/var/cache/npu-fleet"},
         "root": {"type": "path", "default": "/"},
     }
@@ -346,7 +353,8 @@ def main():
     try:
         wish = wish_of(module.params, module.check_mode)
         places = Places(module.params["cache_dir"], STATE_DIR, LOG_DIR, RUN_DIR)
-        installer = Installer(wish, lambda: _node.observe(wish.component, module.params["root"]), places)
+        predicted = module.params["predicted"] if module.check_mode else {}
+        installer = Installer(wish, lambda: _node.predict(_node.observe(wish.component, module.params["root"]), predicted), places)
         result = installer.result
         installer.ensure(module.check_mode)
     except FleetError as error:

@@ -55,3 +55,12 @@ def _detect(component, root, install_path):
     finally:
         if client is not None:
             client.close()
+
+
+def predict(observed, versions):
+    """Return the observation as it would be once ``versions`` (component -> version) are installed; unchanged without any."""
+    would_be = {
+        component: dict(observed["components"][component], state="present", version=version, reason=None)
+        for component, version in versions.items()
+    }
+    return dict(observed, components=dict(observed["components"], **would_be))

@@ -9,7 +9,8 @@ import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils import _detached
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _install, _state
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _install, _node, _state
+from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._install import Installer, Places, Wish
 
 DRIVER = "Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run"
@@ -334,3 +335,13 @@ def test_noexec(machine, monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", lambda path: Flags)
     assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "noexec"
+
+
+def test_prediction_takes_earlier_steps_as_done_and_leaves_the_observation_alone():
+    absent = {"state": "absent", "version": None, "reason": None, "record": {}}
+    observed = {"arch": "x86_64", "family": "a2", "families": ["a2"], "components": {"driver": absent, "firmware": absent}}
+    wanted = {"firmware": {"version": "7.8.0.5.216"}}
+    assert decide(observed, wanted)[0]["action"] == "refuse"
+    assert decide(_node.predict(observed, {"driver": "25.5.0"}), wanted)[0]["action"] == "install"
+    assert observed["components"]["driver"] is absent
+    assert _node.predict(observed, {}) == observed
