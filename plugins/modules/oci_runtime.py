@@ -33,6 +33,7 @@ attributes:
   idempotent:
     support: full
   platform:
+    support: full
     platforms: posix
   disruptive:
     support: none

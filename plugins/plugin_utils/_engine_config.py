@@ -73,7 +73,7 @@ def _encoded(text: str) -> str:
 def _refuse_conflicts(found: dict, wanted: Wanted, keys: list[str]) -> None:
     """Raise where the file and the command line of dockerd contradict each other: it would not start or reload."""
     path = found["config_path"]
-    both = sorted(set(keys) & set(found["flag_keys"]) - {"runtimes"})
+    both = docker.conflicts(keys, found["flag_keys"])
     if both:
         raise FleetError(
             "{}: {} stands in the file and on the command line of dockerd ({}); dockerd refuses to start or reload like that. Nothing was "

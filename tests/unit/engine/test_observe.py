@@ -122,7 +122,7 @@ def test_flags(words, flags):
     ],
 )
 def test_conflicts(keys, words, both):
-    assert docker.conflicts(keys, docker.parse_flags(words.split())) == both
+    assert docker.conflicts(keys, [docker.flag_key(flag) for flag in docker.parse_flags(words.split())]) == both
 
 
 def test_the_unit_with_its_environment(tmp_path):

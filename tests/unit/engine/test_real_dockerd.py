@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""oci_runtime against a real dockerd under systemd, over ssh. Collected only when this file is named to pytest: it takes root and a minute."""
+"""oci_runtime against a real dockerd under systemd, over ssh.
+
+Collected only when this file is named to pytest: it takes root and some minutes.
+"""
 
 import json
 import os
