@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 
 from ansible.plugins.action import ActionBase
 
@@ -17,7 +17,7 @@ FILLED_IN = ("src", "sha256", "version")
 
 
 class ActionModule(ActionBase):
-    TRANSFERS_FILES = True
+    TRANSFERS_FILES = False  # with True Ansible makes a folder on the node before it asks us whether anything is to be sent
     _supports_check_mode = True
     _requires_connection = True
 
@@ -48,10 +48,11 @@ class ActionModule(ActionBase):
         return result
 
     def _send(self, path):
-        folder = self._connection._shell.tmpdir or self._make_tmp_path()
-        target = self._transfer_file(path, self._connection._shell.join_path(folder, os.path.basename(path)))
-        self._fixup_perms2((folder, target))
-        return target
+        """One transfer to a name that nobody can guess; making and removing a folder for it would be three more calls of the node.
+
+        The module reads the file once, checks what it read, and removes the file.
+        """
+        return self._transfer_file(path, f"/tmp/npu-agent-{secrets.token_hex(16)}.tar.gz")  # noqa: S108
 
     def _on_node(self, options, task_vars):
         return self._execute_module(module_name="npu.fleet.agent_files", module_args=options, task_vars=task_vars)

@@ -67,7 +67,7 @@ options:
     default: /opt/npu-agent
   src:
     description:
-      - Archive on the node. Filled in by the controller's half of this module.
+      - Archive on the node, removed at the end. Filled in by the controller's half of this module.
     type: path
   sha256:
     description:
@@ -155,6 +155,9 @@ def main():
             )
     except FleetError as error:
         fail(module, error)
+    finally:
+        if options["src"] and not module.check_mode:
+            _agent_files.delete(options["src"])
     after = result.pop("after")
     module.exit_json(diff={"before": _agent_files.describe(before), "after": _agent_files.describe(after)}, **result)
 

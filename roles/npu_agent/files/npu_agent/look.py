@@ -71,9 +71,9 @@ def unusable(found):
         return Sight(False, None, [], [], True)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
-    driver = "its driver is loaded" if found["driver"]["loaded"] else "its driver is not loaded"
+    driver = "the chips cannot be asked" if found["driver"]["loaded"] else "the driver is not loaded"
     cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
-    return Sight(True, None, [], [f"this node has {seen}, {driver}, but the chips cannot be asked: {cause}"], False)
+    return Sight(True, None, [], [f"this node has {seen}, but {driver}: {cause}"], False)
 
 
 def combine(found, states, settings):

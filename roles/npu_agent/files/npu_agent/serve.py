@@ -30,7 +30,7 @@ class Service:
             if not sight.complete:
                 self.counters["looks_failed"] += 1
             self.board.update(sight, when)
-            if self.board.problems:
+            if self.board.problems and self.board.resource:
                 self.say("chips", "warning", problems=self.board.problems)
             else:
                 self.say.over()
