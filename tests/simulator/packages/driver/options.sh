@@ -56,7 +56,8 @@ check_options()
         return
     fi
     if [ "$upgrade" = y ]; then
-        [ -z "$type" ] || { refuse 0x0004 "--upgrade: this parameter needs to be used with --quiet or --force only, not with --$type."; return 1; }
+        [ -z "$type" ] ||
+            { refuse 0x0004 "--upgrade: this parameter needs to be used with --quiet or --force only, not with --$type."; return 1; }
         [ "$path_given$user_given$group_given$for_all" = nnnn ] ||
             { refuse 0x0004 "--upgrade keeps path, user and scope of the last installation and can not be used with them."; return 1; }
         [ -z "$guest" ] || { refuse 0x0004 "--vnpu_guest: this parameter needs to be used with full or run."; return 1; }
@@ -65,7 +66,9 @@ check_options()
     [ -n "$type" ] || { refuse 0x0004 "this parameter needs to be used with an install type or --upgrade."; return 1; }
     [ "$type" != debug ] || [ "$quiet" = n ] || { refuse 0x0004 "--quiet can not be used with --debug."; return 1; }
     case $type:$force in
-        devel:y | docker:y) refuse 0x0004 "--force: this parameter needs to be used with full, run, debug, upgrade or uninstall."; return 1 ;;
+        devel:y | docker:y)
+            refuse 0x0004 "--force: this parameter needs to be used with full, run, debug, upgrade or uninstall."
+            return 1 ;;
     esac
     case $type:$guest in
         full:* | run:* | *:) ;;
@@ -84,5 +87,6 @@ check_path_text()
         /*) ;;
         *) refuse 0x0003 "--install-path input error, an absolute path is needed."; return 1 ;;
     esac
-    [[ $path =~ ^[A-Za-z0-9./_-]+$ ]] || { refuse 0x0003 "--install-path does not match the regular-expression [A-Za-z0-9./_-]+."; return 1; }
+    [[ $path =~ ^[A-Za-z0-9./_-]+$ ]] ||
+        { refuse 0x0003 "--install-path does not match the regular-expression [A-Za-z0-9./_-]+."; return 1; }
 }

@@ -98,7 +98,8 @@ fi
 good()
 {
     log INFO "The firmware of [$chips] chips are successfully upgraded."
-    log INFO "Firmware package $done_word successfully! Reboot now or after driver installation for the installation/upgrade to take effect."
+    log INFO "Firmware package $done_word successfully! \
+Reboot now or after driver installation for the installation/upgrade to take effect."
 }
 
 if [ "$mode" = nothing ]; then
