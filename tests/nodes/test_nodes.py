@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from nodes import Nodes, NodesError
 from npu_nodes import to_yaml
 
-NAME = "node-test"
+NAME = f"node-test-{os.getpid()}"  # runs at the same time stay out of each other's way
 TOOLS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -23,7 +23,6 @@ def nodes():
     nodes = Nodes()
     nodes.prepare()
     nodes.image([], tag="node-test")
-    nodes.down([NAME])
     nodes.up([NAME], tag="node-test")
     yield nodes
     nodes.down([NAME])
@@ -39,6 +38,7 @@ def ansible(nodes, tmp_path):
     config = tmp_path / "ansible.cfg"
     config.touch()
     clean |= {"PATH": TOOLS, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_CONFIG": str(config), "ANSIBLE_NOCOLOR": "1"}
+    clean["ANSIBLE_SSH_CONTROL_PATH_DIR"] = str(tmp_path / "cp")  # not below ANSIBLE_HOME by itself
 
     def call(module, arguments=""):
         argv = ["ansible", "-i", str(tmp_path / "inventory.yml"), "npu_nodes", "-m", f"ansible.builtin.{module}", "-a", arguments]
@@ -132,5 +132,5 @@ def test_another_host_key_is_refused(nodes, ansible):
 
 
 def test_unknown_node_is_named(nodes):
-    with pytest.raises(NodesError, match=r"no node stranger; nodes here: .*node-test"):
+    with pytest.raises(NodesError, match=f"no node stranger; nodes here: .*{NAME}"):
         nodes.ip("stranger")
