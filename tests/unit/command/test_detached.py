@@ -85,6 +85,12 @@ def test_deadline_kills_the_children_too(place):
     assert gone(int(wait_for(place.folder + "/pid")))
 
 
+def test_deadline_kills_other_groups_of_the_session_too(place):
+    other = "import os, time; os.setpgid(0, 0); open('$1/pid', 'w').write(str(os.getpid())); time.sleep(300)"
+    assert place.run(f'{sys.executable} -c "{other}" & wait', timeout=2).state == "killed"
+    assert gone(int(wait_for(place.folder + "/pid")))
+
+
 def test_orphans_of_a_failure_are_ended_and_of_a_success_live(place):
     place.run('sleep 300 & echo $! >"$1/pid"; exit 1')
     assert gone(int(wait_for(place.folder + "/pid")))
