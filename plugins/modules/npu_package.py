@@ -96,7 +96,8 @@ options:
     type: str
   accept_licence:
     description:
-      - Answer yes to the licence that some packages ask for (Docker Runtime from 26.1.0 on). Without it such a package is refused.
+      - Accept the vendor's licence where a silent installation accepts it. That is all of CANN, and the Docker Runtime from 26.1.0 on.
+        Without it such a package is refused.
     type: bool
     default: false
   timeout:

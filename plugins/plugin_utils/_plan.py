@@ -15,6 +15,7 @@ import os.path
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
+from ansible_collections.npu.fleet.plugins.module_utils._packages._options import needs_licence
 
 #: Which components one pinned version covers. CANN's operator package must equal the toolkit (ascend-packages, fact 12).
 COMPONENTS_OF = {
@@ -93,6 +94,14 @@ def _holder_refusal(observed, steps):
     }
 
 
+def _licence_refusal(step):
+    return {
+        "component": step["component"],
+        "reason": f"Installing {step['component']} {step['to']} accepts the vendor's licence, and nobody has agreed to that.",
+        "hint": "Read it, then set npu_fleet_accept_licence: true.",
+    }
+
+
 def _packages(observed, wanted):
     pins = pinned_components(wanted.get("versions") or {})
     steps = decide(
@@ -104,6 +113,8 @@ def _packages(observed, wanted):
         {"component": s["component"], "reason": s["reason"], "hint": HINTS.get(s["code"], "")} for s in steps if s["action"] == "refuse"
     ]
     todo = [s for s in steps if s["action"] not in ("none", "refuse")]
+    if not wanted.get("accept_licence"):
+        refused += [_licence_refusal(s) for s in todo if needs_licence(s["component"], s["to"])]
     holder = _holder_refusal(observed, todo)
     if holder:
         refused.append(holder)

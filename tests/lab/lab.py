@@ -155,6 +155,7 @@ def _write_user_files(lab, names, depot, depot_port, kubeconfig):
                 "npu_fleet_versions": RELEASE,
                 "npu_fleet_depot": f"http://{GATEWAY}:{depot_port}",
                 "npu_fleet_checksums": checksums(depot),
+                "npu_fleet_accept_licence": True,
                 "npu_fleet_kubeconfig": str(kubeconfig),
             },
             sort_keys=False,

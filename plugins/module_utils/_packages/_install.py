@@ -138,7 +138,7 @@ class Installer(object):
     def _installation(self, step, observed):
         wish = self._wish
         if _options.needs_licence(wish.component, wish.version) and not wish.accept_licence:
-            message = "%s %s asks for its licence to be accepted, and nobody has." % (wish.component, wish.version)
+            message = "Installing %s %s accepts its licence, and nobody has agreed to that." % (wish.component, wish.version)
             raise FleetError(message, "licence_not_accepted", "prepare", object=wish.component, hint="Set accept_licence: true.")
         source = self._provide()
         record = observed["components"][wish.component]["record"]

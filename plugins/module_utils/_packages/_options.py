@@ -108,13 +108,18 @@ def help_words(text):
     return set(re.findall(r"--[a-zA-Z][a-zA-Z0-9_-]*", text)) or None
 
 
-def needs_licence(component, version):
+def asks_licence(component, version):
     """Return whether the package asks for its licence in a way that no option answers."""
     return component == "docker_runtime" and compare(version, LICENCE_PROMPT) >= 0
 
 
+def needs_licence(component, version):
+    """Return whether a silent installation accepts a licence: CANN's --quiet says so itself (its install guide), a prompt asks for it."""
+    return component in _CANN or asks_licence(component, version)
+
+
 def _answer(component, version):
-    return "Y\n" if needs_licence(component, version) else None
+    return "Y\n" if asks_licence(component, version) else None
 
 
 def remove_command(component, current, engine_file, files):

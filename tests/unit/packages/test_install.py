@@ -61,7 +61,7 @@ class Machine:
     def install(self, component, version, check_mode=False, **wish):
         values = dict.fromkeys(Wish._fields)
         values.update(component=component, version=version, state="present", timeout=20)
-        values.update(install_path="/usr/local/Ascend", install_for_all=True, allow_downgrade=False, accept_licence=False)
+        values.update(install_path="/usr/local/Ascend", install_for_all=True, allow_downgrade=False, accept_licence=True)
         self.installer = Installer(Wish(**dict(values, **wish)), self.observe, self.places)
         return self.installer.ensure(check_mode)
 
@@ -293,7 +293,7 @@ echo x >"$ROOT/etc/ascend-docker-runtime.d/base.list" """
 
 def test_docker_runtime_gets_a_file_of_ours_and_the_answer(machine):
     package = machine.package(RUNTIME, RUNTIME_SCRIPT)
-    assert machine.refused("docker_runtime", "26.1.0", **package).code == "licence_not_accepted"
+    assert machine.refused("docker_runtime", "26.1.0", accept_licence=False, **package).code == "licence_not_accepted"
     result = machine.install("docker_runtime", "26.1.0", accept_licence=True, **package)
     assert result["after"]["version"] == "26.1.0"
     assert (machine.root / "engine").read_text() == "{}\n"

@@ -120,8 +120,17 @@ def test_help_words(text, words):
     ("docker_runtime", "26.1.0", True), ("docker_runtime", "26.1.0.beta.1", False), ("docker_runtime", "7.3.0", False),
     ("docker_runtime", "26.2.0", True), ("driver", "26.1.0", False),
 ])  # fmt: skip
-def test_licence(component, version, asks):
-    assert _options.needs_licence(component, version) is asks
+def test_licence_prompt(component, version, asks):
+    assert _options.asks_licence(component, version) is asks
+
+
+@pytest.mark.parametrize(("component", "version", "needs"), [
+    ("docker_runtime", "26.1.0", True), ("docker_runtime", "7.3.0", False), ("cann_toolkit", "8.5.0", True),
+    ("cann_kernels", "8.0.RC2", True),
+    ("nnal", "9.0.0", True), ("driver", "26.1.0", False), ("firmware", "7.8.0.5.216", False),
+])  # fmt: skip
+def test_licence_needs_consent(component, version, needs):
+    assert _options.needs_licence(component, version) is needs
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ WANTED = {
     "checksums": {},
     "depot": "http://depot/",
     "allow_downgrade": False,
+    "accept_licence": True,
     "runtime": {"engine": "auto", "name": "ascend", "path": "/opt/ascend-docker-runtime", "set_default": False},
 }
 

@@ -134,3 +134,11 @@ def test_labels_are_a_pure_function_of_the_observation():
     assert "npu.fleet/driver-version" not in labels
     assert "node.kubernetes.io/npu.chip.name" not in labels
     assert "accelerator" not in labels
+
+
+def test_a_licence_is_accepted_by_the_operator_alone():
+    plan = _plan.make_plan(bare(), dict(READY, accept_licence=False))
+    assert plan["packages"] == []
+    assert [r["component"] for r in plan["refused"]] == ["cann_toolkit", "cann_kernels"]
+    assert "npu_fleet_accept_licence" in plan["refused"][0]["hint"]
+    assert _plan.make_plan(converged(), dict(WANTED, accept_licence=False))["refused"] == []
