@@ -26,6 +26,7 @@ attributes:
     support: full
   platform:
     platforms: linux
+    support: full
 seealso:
   - module: npu.fleet.npu_package
 author:

@@ -183,12 +183,13 @@ class DcmiClient:
         return reply
 
     def _broken(self, what, command):
+        how = ""
         try:
             status = self._child.wait(0.5)
+            how = " by signal %d" % abs(status) if status < 0 else " with status %d" % status
         except subprocess.TimeoutExpired:
-            status = None
+            pass
         self._listen_to_noise()
-        how = "" if status is None else " by signal %d" % -status if status < 0 else " with status %d" % status
         return DcmiError("the DCMI child %s%s during %r%s" % (what, how, command, self._heard()), "dcmi_child_died", command=command)
 
     def _listen_to_noise(self):
