@@ -8,15 +8,11 @@ import os
 import shutil
 import tempfile
 import time
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from ansible_collections.npu.fleet.plugins.module_utils import _agent
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-
-try:
-    from urllib.error import HTTPError
-    from urllib.request import ProxyHandler, build_opener
-except ImportError:  # sanity's import test runs without some parts
-    HTTPError = ProxyHandler = build_opener = None
 
 PROGRAM = _agent.HOME + "/current/bin/npu-agent"
 COMMAND_SECONDS = 90

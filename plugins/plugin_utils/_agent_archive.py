@@ -32,6 +32,7 @@ PACKAGE = ROOT / "roles" / "npu_agent" / "files" / "npu_agent"
 HARDWARE = ROOT / "plugins" / "module_utils" / "_hardware"
 LOWEST_PYTHON = (3, 9)
 PIP_SECONDS = 600
+KEPT = 12  # archives in the cache: several Pythons and architectures, and the versions before
 LAYOUT = 1  # part of the cache key: raise it when this file packs differently
 
 #: Words for one architecture: of `uname -m`, of the vendor's packages, of Debian.
@@ -224,6 +225,8 @@ def write_archive(files, version, kind, cache, note):
     temporary = cache / f".{note.name}.new"
     temporary.write_text(json.dumps(archive._asdict()), encoding="utf-8")
     temporary.rename(note)
+    for old in sorted(cache.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        old.unlink()  # its note then counts for nothing
     return archive
 
 

@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections import namedtuple
 
+import jinja2
 import pytest
 from agent_rig import REPO
 
@@ -115,6 +116,62 @@ def test_the_pins_are_exact():
     for path in (REPO / "roles/npu_agent/files/npu_agent/requirements").glob("*.txt"):
         lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
         assert sorted(line.partition("==")[0] for line in lines) == sorted(WHEELS)
+
+
+def test_the_cache_does_not_grow_for_ever(archive, tmp_path):
+    cache = tmp_path / "archives"
+    def make(n):
+        return _agent_archive.write_archive({"a": str(n).encode()}, "1", "test", cache, cache / f"{n}.json")
+
+    made = [make(n) for n in range(_agent_archive.KEPT + 3)]
+    assert len(list(cache.glob("*.tar.gz"))) == _agent_archive.KEPT and os.path.exists(made[-1].path)
+
+
+PLAY = """
+- hosts: localhost
+  gather_facts: false
+  connection: local
+  module_defaults:
+    npu.fleet.agent_files: {python_version: "3.11", python: "%(python)s", arch: x86_64, cache_dir: "%(folder)s/cache",
+                            wheelhouse: "%(wheels)s", home: "%(folder)s/home"}
+  vars: {ansible_python_interpreter: "%(python)s"}
+  tasks:
+    - npu.fleet.agent_files: {}
+      check_mode: true
+      register: dry
+    - ansible.builtin.stat: {path: "%(folder)s/home"}
+      register: home
+    - npu.fleet.agent_files: {}
+      register: first
+    - npu.fleet.agent_files: {}
+      register: again
+    - npu.fleet.agent_files: {observed_sha256: "{{ first.sha256 }}"}
+      vars: {ansible_python_interpreter: /no/such/python}  # nothing may run on the node
+      register: known
+    - npu.fleet.agent_files: {arch: riscv64}
+      register: refused
+      ignore_errors: true
+    - npu.fleet.agent_files: {state: absent}
+      register: gone
+    - ansible.builtin.assert:
+        that:
+          - dry is changed and not home.stat.exists
+          - dry.sha256 == first.sha256 and dry.folder == first.folder
+          - first is changed and first.version == known.version
+          - again is not changed and known is not changed
+          - refused is failed and refused.error.code == 'architecture'
+          - gone is changed and gone.removed == [first.folder]
+"""
+
+
+def test_as_a_task(tmp_path, wheelhouse):
+    (tmp_path / "play.yml").write_text(PLAY % {"python": sys.executable, "folder": tmp_path, "wheels": wheelhouse})
+    place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": place, "ANSIBLE_HOME": str(tmp_path / "ansible"), "ANSIBLE_LOCALHOST_WARNING": "false"}
+    done = subprocess.run([sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", str(tmp_path / "play.yml")], env=env,
+                          capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "home").exists() and "failed=0" in done.stdout
 
 
 # --- files on the node
@@ -370,6 +427,39 @@ def test_absent(node):
     assert result["actions"] == ["stop", "disable", f"remove {_agent.CONFIG}", f"remove {_agent.UNIT}"]
     assert not (node / "etc/npu-agent").exists() and not systemd.active
     assert _agent_service.absent(str(node), systemd, False)["changed"] is False
+
+
+# --- texts
+
+def render(name, **variables):
+    from ansible.plugins.filter.core import FilterModule
+
+    folder = REPO / "roles/npu_device_plugin/templates"
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folder), trim_blocks=True, keep_trailing_newline=True)  # noqa: S701  no HTML
+    environment.filters.update(FilterModule().filters())
+    return environment.get_template(name).render(**variables)
+
+
+def test_unit_keeps_out_of_the_known_traps():
+    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M")
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    assert text.startswith("# Written by") and settings["MemoryMax"] == "256M"
+    assert settings["ExecStart"] == f"{_agent_service.PROGRAM} serve" and settings["ProtectSystem"] == "full"
+    traps = {"PrivateDevices", "ProtectKernelLogs", "BindPaths", "ReadWritePaths", "BindReadOnlyPaths", "PrivateTmp", "DynamicUser", "User",
+             "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
+    assert not traps & set(settings)
+    assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+
+
+def test_configuration_is_what_the_agent_takes(package, tmp_path):
+    from npu_agent import config
+
+    values = {"allocate_mode": "env", "poll_seconds": 5, "resource_name": "huawei.com/a-b", "listen": "[::]:8083"}
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config=values))
+    settings = config.load(str(tmp_path / "config.yaml"), {})
+    assert (settings.allocate_mode, settings.poll_seconds, settings.listen) == ("env", 5.0, ("::", 8083))
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config={}))
+    assert config.load(str(tmp_path / "config.yaml"), {}).allocate_mode == "both"
 
 
 # --- observation
