@@ -229,7 +229,7 @@ def damaged(draw):
     return text[:start] + draw(st.one_of(st.just(""), st.just(text[start:end] * 2), st.text(max_size=20))) + text[end:]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, database=None)
 @given(st.one_of(st.text(), damaged()))
 def test_any_text_is_read_or_refused(text):
     for parse in PARSERS:
