@@ -102,6 +102,19 @@ def _licence_refusal(step):
     }
 
 
+def _unknown_refusal(observed):
+    """An accelerator that no table names: nothing may be guessed for it."""
+    unknown = observed.get("unknown") or []
+    if not unknown:
+        return None
+    ids = ", ".join(sorted(f"{f['vendor']}:{f['device']} at {f['address']}" for f in unknown))
+    return {
+        "component": "driver",
+        "reason": f"This node has accelerators that no table here names: {ids}.",
+        "hint": "Nothing is installed on it. Take it out of the run with -l, and report the ids from `lspci -nn`.",
+    }
+
+
 def _packages(observed, wanted):
     pins = pinned_components(wanted.get("versions") or {})
     steps = decide(
@@ -115,9 +128,7 @@ def _packages(observed, wanted):
     todo = [s for s in steps if s["action"] not in ("none", "refuse")]
     if not wanted.get("accept_licence"):
         refused += [_licence_refusal(s) for s in todo if needs_licence(s["component"], s["to"])]
-    holder = _holder_refusal(observed, todo)
-    if holder:
-        refused.append(holder)
+    refused += filter(None, [_holder_refusal(observed, todo), _unknown_refusal(observed) if todo else None])
     return todo, refused
 
 

@@ -142,3 +142,11 @@ def test_a_licence_is_accepted_by_the_operator_alone():
     assert [r["component"] for r in plan["refused"]] == ["cann_toolkit", "cann_kernels"]
     assert "npu_fleet_accept_licence" in plan["refused"][0]["hint"]
     assert _plan.make_plan(converged(), dict(WANTED, accept_licence=False))["refused"] == []
+
+
+def test_an_accelerator_that_nobody_knows_stops_the_node():
+    npu = bare()
+    npu["unknown"] = [{"address": "0000:c1:00.0", "vendor": "19e5", "device": "d999", "kind": "unknown"}]
+    plan = _plan.make_plan(npu, READY)
+    assert plan["packages"] == []
+    assert "19e5:d999 at 0000:c1:00.0" in plan["refused"][-1]["reason"]
