@@ -25,6 +25,7 @@ attributes:
   idempotent:
     support: full
   platform:
+    support: full
     platforms: posix
 requirements:
   - kubernetes >= 24.2 (Python package, on the controller)
