@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API stand-in as fixtures."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kube"))
-
-from api_server import ApiServer
-
-TOKEN = "canary-5f0d9b1e7a3c4d2e"  # noqa: S105
+from kube_rig import TOKEN, ApiServer
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,7 @@ import socket
 import threading
 
 import pytest
-from api_server import ApiServer
-from conftest import TOKEN
+from kube_rig import TOKEN, ApiError, ApiServer
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_node
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
@@ -109,7 +108,6 @@ def test_endless_conflict_ends_at_the_deadline(api, kubeconfig):
 
 
 def test_busy_server_is_asked_again(api, kubeconfig, monkeypatch):
-    from kube_store import ApiError
     answers = [ApiError(429, "TooManyRequests", "try again"), ApiError(503, "ServiceUnavailable", "starting")]
     real = api.store.get
 
@@ -183,8 +181,6 @@ def test_address_of_something_else(api, tmp_path, monkeypatch):
 
 
 def test_refusal_of_the_server_is_told(api, kubeconfig, monkeypatch):
-    from kube_store import ApiError
-
     def patch(*args, **kwargs):
         raise ApiError(422, "Invalid", 'Node "node-01" is invalid: because')
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import TOKEN
+from kube_rig import TOKEN, ApiError
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube
 from ansible_collections.npu.fleet.plugins.modules import node_labels
@@ -70,8 +70,6 @@ def test_bad_label_is_refused_before_the_api_is_asked(api, run):
 
 
 def test_token_is_masked_even_where_the_server_repeats_it(api, run, monkeypatch):
-    from kube_store import ApiError
-
     def get(name):
         raise ApiError(500, "InternalError", f"cannot authenticate {TOKEN}")
 

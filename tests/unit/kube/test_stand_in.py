@@ -9,13 +9,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import kube_patch
 import pytest
-from conftest import TOKEN
+from kube_rig import KUBE, TOKEN
 
-KUBE = Path(__file__).resolve().parents[2] / "kube"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
@@ -98,7 +96,10 @@ def test_status_is_written_at_its_own_address_only(ask):
 
 def test_list_and_dry_run(api, ask):
     api.add_node("node-02")
-    names = lambda query: [node["metadata"]["name"] for node in ask("GET", "/api/v1/nodes" + query)[1]["items"]]  # noqa: E731
+
+    def names(query):
+        return [node["metadata"]["name"] for node in ask("GET", "/api/v1/nodes" + query)[1]["items"]]
+
     assert names("") == ["node-01", "node-02"]
     assert names("?labelSelector=rack%3Dr7") == ["node-01"]
     assert names("?labelSelector=!rack") == ["node-02"]
