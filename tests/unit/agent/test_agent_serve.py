@@ -192,6 +192,15 @@ def test_registration_without_a_stream_is_made_again(rig):
     kubelet.server.stop(0)
 
 
+def test_a_new_kubelet_socket_is_enough(pair):
+    """Also when our own socket and the old stream are still there."""
+    rig, _agent = pair
+    kubelet = MuteKubelet(rig.plugins / "other.sock")
+    os.rename(rig.plugins / "other.sock", rig.plugins / "kubelet.sock")
+    until(lambda: kubelet.count >= 1, 5)
+    kubelet.server.stop(0)
+
+
 def test_refusal_is_shown_in_kubelets_words(rig):
     rig.plugins.mkdir(parents=True)
     kubelet = MuteKubelet(rig.plugins / "kubelet.sock", 'the ResourceName "x" is invalid')
