@@ -2,7 +2,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. `make help` lists the rest.
 
 PYTHON := .venv/bin/python
-LANES ?= lint unit sanity old-python collection changelog nodes molecule
+LANES ?= lint unit sanity old-python collection changelog nodes molecule system
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: help prepare demo demo-down test unit lint bench-site bench-agent test-shared clean

@@ -154,10 +154,15 @@ def molecule(count):
         count.step(f"molecule {scenario}", [BIN / "molecule", "test", "--scenario-name", scenario], env=env)
 
 
+def system(count):
+    """Bad input through the playbook that users run, on real nodes."""
+    count.pytest(["tests/system"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
+
+
 def shared(count):
     """The parsers over a folder of real command output (NPU_SHARED)."""
     count.pytest(["tests/shared"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
 
 
 LANES = {"lint": lint, "unit": unit, "sanity": sanity, "old-python": old_python, "collection": collection, "changelog": changelog,
-         "nodes": nodes, "molecule": molecule, "shared": shared}
+         "nodes": nodes, "molecule": molecule, "system": system, "shared": shared}
