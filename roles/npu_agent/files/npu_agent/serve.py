@@ -5,6 +5,7 @@ import asyncio
 import collections
 import gc
 import signal
+import sys
 
 from . import __version__
 from .board import Board
@@ -46,6 +47,7 @@ class Service:
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
         gc.enable()
+        sys.setswitchinterval(0.0005)  # the thread that looks at the chips must not hold up a call for Python's usual 5 ms
         try:
             await self.session.run()
         finally:
