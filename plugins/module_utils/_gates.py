@@ -12,6 +12,7 @@ import os
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, fit
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 #: Gate, what it proves. L4 (a pod) and L5 (a baseline of speed) need a cluster and are not part of this release.
@@ -58,8 +59,14 @@ def _driver_checks(npu, wanted):
     dark = [c["pci_address"] for c in npu["chips"] if not all(c["evidence"].values())]
     yield _check("every chip has driver and node", npu["chips"] and not dark,
                  "missing on %s" % ", ".join(dark) if dark else "%d chips" % len(npu["chips"]))
-    ill = ["%s %s" % (c["device_node"] or c["pci_address"], c["health"]) for c in npu["chips"] if c["health"] != "OK"]
-    yield _check("chip health", len(ill) <= wanted.get("unhealthy_allowed", 0), ", ".join(ill) or "all OK")
+    odd = ["%s %s" % (c["device_node"] or c["pci_address"], c["health"]) for c in npu["chips"] if c["health"] != "OK"]
+    unfit = len(npu["chips"]) - _fit_chips(npu, wanted)
+    yield _check("chip health", unfit <= wanted.get("unhealthy_allowed", 0), ", ".join(odd) or "all OK")
+
+
+def _fit_chips(npu, wanted):
+    """How many chips may take work, by the same levels as the agent's."""
+    return sum(fit(c["health"], wanted.get("unhealthy_from", DEFAULT_LEVEL)) for c in npu["chips"])
 
 
 def _container_checks(probe):
@@ -72,7 +79,7 @@ def _container_checks(probe):
                  "asked for chip %s, expected %s, saw %s" % (probe["asked"], " ".join(expected), " ".join(seen)))
 
 
-def _plugin_checks(npu, probe):
+def _plugin_checks(npu, wanted, probe):
     agent = npu["agent"]
     yield _check("agent runs", agent["active"], "version %s" % agent["version"] if agent["active"] else "npu-agent.service is not active")
     if probe.get("error"):
@@ -81,9 +88,9 @@ def _plugin_checks(npu, probe):
     status = probe["status"]
     yield _check("registered with the kubelet", status.get("registered") and status.get("stream_open"),
                  "%s, %s" % (status.get("resource"), "; ".join(status.get("reasons") or []) or "kubelet listens"))
-    fit = sum(1 for c in npu["chips"] if c["health"] == "OK")
-    yield _check("plugin and driver agree", status.get("healthy") == fit and status.get("total") == len(npu["chips"]),
-                 "plugin %s of %s healthy, driver %d of %d" % (status.get("healthy"), status.get("total"), fit, len(npu["chips"])))
+    healthy = _fit_chips(npu, wanted)
+    yield _check("plugin and driver agree", status.get("healthy") == healthy and status.get("total") == len(npu["chips"]),
+                 "plugin %s of %s healthy, driver %d of %d" % (status.get("healthy"), status.get("total"), healthy, len(npu["chips"])))
 
 
 def failures(verdicts):
@@ -95,14 +102,14 @@ def judge(npu, wanted, container=None, plugin=None):
     """Verdicts of the gates named in ``wanted["gates"]``.
 
     ``npu``: as npu_info returns it. ``wanted``: ``{"gates": ["L0"...], "versions": {component: version}, "runtime": name or None,
-    "unhealthy_allowed": int}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate
+    "unhealthy_allowed": int, "unhealthy_from": level}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate
     after a failed one is judged too, so that an operator sees everything at once.
     """
     of = {
         "L0": lambda: _host_checks(npu, wanted),
         "L1": lambda: _driver_checks(npu, wanted),
         "L2": lambda: _container_checks(container or {"error": "no container was tried"}),
-        "L3": lambda: _plugin_checks(npu, plugin or {"error": "the plugin was not asked"}),
+        "L3": lambda: _plugin_checks(npu, wanted, plugin or {"error": "the plugin was not asked"}),
     }
     verdicts = []
     for gate, name in GATES:

@@ -35,6 +35,11 @@ options:
     description: How many chips may be unhealthy.
     type: int
     default: 0
+  unhealthy_from:
+    description: Lowest level of DCMI health at which a chip counts as unhealthy. Must be that of the agent's configuration.
+    type: str
+    choices: [minor, major, critical]
+    default: major
   agent_url:
     description: Where the agent of this node tells its state.
     type: str
@@ -52,6 +57,7 @@ attributes:
     support: full
   platform:
     platforms: linux
+    support: full
 seealso:
   - module: npu.fleet.npu_info
 author:
@@ -120,6 +126,7 @@ from ansible_collections.npu.fleet.plugins.module_utils import _gates
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS, fit
 from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
 
 
@@ -131,6 +138,7 @@ def argument_spec():
         versions={"type": "dict", "default": {}},
         runtime={"type": "str", "default": "ascend"},
         unhealthy_allowed={"type": "int", "default": 0},
+        unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=LEVELS.get), "default": DEFAULT_LEVEL},
         agent_url={"type": "str", "default": "http://127.0.0.1:8083/readyz"},
     )
 
@@ -140,7 +148,7 @@ def look_into_container(npu, params):
     chips = [c for c in npu["chips"] if c["phy_id"] is not None and c["device_node"]]
     if not chips:
         return {"error": "no chip has a device node, so no container was tried"}
-    chip = sorted(chips, key=lambda c: (c["health"] != "OK", c["phy_id"]))[0]
+    chip = sorted(chips, key=lambda c: (not fit(c["health"]), c["phy_id"]))[0]
     managers = FAMILIES[chip["family"]]["managers"]
     return _gates.probe_container(run, "docker", params["runtime"], chip["phy_id"], managers, params["dev_root"])
 
@@ -151,7 +159,7 @@ def judge(params, check_mode):
     npu = observe(params)
     verdicts = _gates.judge(
         npu,
-        {"gates": gates, "versions": params["versions"], "runtime": params["runtime"], "unhealthy_allowed": params["unhealthy_allowed"]},
+        dict({key: params[key] for key in ("versions", "runtime", "unhealthy_allowed", "unhealthy_from")}, gates=gates),
         container=look_into_container(npu, params) if "L2" in gates else None,
         plugin=_gates.probe_plugin(params["agent_url"]) if "L3" in gates else None,
     )

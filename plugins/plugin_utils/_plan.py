@@ -67,18 +67,23 @@ def package_source(depot, name):
     return os.path.join(depot, name)
 
 
-def _with_file(step, observed, wanted):
-    name = file_name(step["component"], step["to"], observed["family"], observed["arch"])
+def _with_files(steps, observed, wanted):
+    """The steps with file, source and checksum of their packages; every checksum that is missing is named at once."""
+    names = [file_name(step["component"], step["to"], observed["family"], observed["arch"]) for step in steps]
     sums = wanted.get("checksums") or {}
-    if name not in sums:
+    missing = [name for name in names if name not in sums]
+    if missing:
         raise FleetError(
-            f"No checksum is known for {name}, and nothing runs without one.",
+            f"No checksum is known for {', '.join(missing)}, and nothing runs without one.",
             code="checksum_missing",
             phase="plan",
-            object=name,
-            hint=f"Add it to npu_fleet_checksums: run `sha256sum {name}` beside the file and compare with the vendor's figure.",
+            observed=missing,
+            hint=f"Add them to npu_fleet_checksums: run `sha256sum {' '.join(missing)}` in the depot and compare with the vendor's figures.",
         )
-    return dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
+    return [
+        dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
+        for step, name in zip(steps, names, strict=True)
+    ]
 
 
 def _holder_refusal(observed, steps):
@@ -158,7 +163,7 @@ def make_plan(observed, wanted):
     "reboot_required": bool, "changes": int}``; raises FleetError where the fleet's variables cannot be right.
     """
     todo, refused = _packages(observed, wanted)
-    packages = [] if refused else [_with_file(step, observed, wanted) for step in todo]
+    packages = [] if refused else _with_files(todo, observed, wanted)
     engine = engine_step(observed, wanted.get("runtime"))
     return {
         "packages": packages,

@@ -26,13 +26,19 @@ def cores_for(python):
     return [f"{a}.{b}" for (a, b), low in sorted(LOWEST_PYTHON.items()) if low <= python]
 
 
+def python_pair(text):
+    """('/path', '3.11') from the answer ``python=/path 3.11``; ('', '') for anything else."""
+    match = re.search(r"^python=(\S+) (\d+\.\d+)\r?$", text, re.MULTILINE)
+    return match.groups() if match else ("", "")
+
+
 def read_probe(text, core_version):
     """Answer of the probe -> ``{"os", "arch", "python", "python_version", "problem"}``.
 
     ``problem`` is None, or a sentence for the operator. Lines that are not ``key=value`` (login banners) are ignored.
     """
-    found = dict(re.findall(r"^(os|arch|python)=(.*?)\r?$", text, re.MULTILINE))
-    path, _, version = found.get("python", "").rpartition(" ")
+    found = dict(re.findall(r"^(os|arch)=(.*?)\r?$", text, re.MULTILINE))
+    path, version = python_pair(text)
     answer = {
         "os": found.get("os", "unknown"),
         "arch": found.get("arch", "unknown"),

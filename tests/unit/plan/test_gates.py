@@ -109,6 +109,13 @@ def test_a_broken_chip_may_be_allowed_and_the_plugin_must_know_it():
     assert failed(npu, wanted, plugin={"status": dict(PLUGIN["status"], healthy=7)})[0] == set()
 
 
+def test_a_warning_keeps_a_chip_in_service_as_the_agent_does():
+    npu = converged()
+    npu["chips"][0]["health"] = "Warning"
+    assert failed(npu)[0] == set()
+    assert failed(npu, dict(WANTED, unhealthy_from="minor"))[0] == {"L1", "L3"}
+
+
 def test_no_chips_is_never_a_pass():
     npu = converged()
     npu["chips"] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The health rule: which chip may take work. The only place that decides it.
+"""The health rule: which chip may take work. The only place that decides it for pods; its levels are _hardware/_health.py's.
 
 DCMI tells one number per chip (dcmi_get_device_health): 0 no fault, 1 minor, 2 major, 3 critical, 0xFFFFFFFF no such device; npu-smi
 prints the same as OK, Warning, Alarm, Critical, UNKNOWN. The vendor's own plugin keeps chips with faults of its levels "not handled"
@@ -11,7 +11,8 @@ Kubelet knows two states only: the text Healthy, and any other. A chip is
   in its last state - while DCMI does not answer for it, for `keep_last_state` seconds; then it is out of service, with the cause.
 """
 
-LEVELS = {"minor": 1, "major": 2, "critical": 3}
+from ._hardware._health import LEVELS
+
 WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"

@@ -42,10 +42,11 @@ class Session:
     def stream_open(self):
         return self.plugin is not None and self.plugin.streams > 0
 
-    def enter(self, state, cause="", event=None, level="info", /, **fields):
+    def enter(self, state, cause="", event=None, level="info"):
+        """Take a state; an event says it once, with its cause."""
         self.state, self.cause = state, cause
         if event:
-            self.say(event, level, **fields)
+            self.say(event, level, cause=cause)
 
     async def run(self):
         self.folder.start()
@@ -86,7 +87,7 @@ class Session:
         if self.stopping.is_set():
             return
         if was:
-            self.log("registration ended", "warning", cause=cause)
+            self.log("registration ended", "warning")
         if taken:
             await self.stand_by(path)
         elif self.failures:
@@ -97,7 +98,7 @@ class Session:
             self.enter(NO_NPU, "this node has no NPU", "no NPU on this node; looking again from time to time")
         elif self.board.present:
             cause = "; ".join(self.board.problems) or "the driver names no chip"
-            self.enter(DRIVER, cause, "the NPUs cannot be used, nothing is registered", "error", cause=cause)
+            self.enter(DRIVER, cause, "the NPUs cannot be used, nothing is registered", "error")
 
     async def await_kubelet(self, seen):
         """Kubelet's socket has a name before somebody listens on it, so a new one is tried more often for a moment."""
@@ -123,7 +124,7 @@ class Session:
 
     def fail(self, cause):
         self.failures += 1
-        self.enter(REGISTERING, cause, "not registered, trying again", "warning", cause=cause)
+        self.enter(REGISTERING, cause, "not registered, trying again", "warning")
 
     async def hold(self, plugin, before):
         """Return why the registration is over."""
@@ -157,7 +158,7 @@ class Session:
 
     async def stand_by(self, path):
         """Another agent has taken the socket's name. Two that fight for it would flap; this one waits until the other is gone."""
-        self.enter(STANDBY, f"another agent serves {path}", "another agent has taken over, standing by", "warning", socket=path)
+        self.enter(STANDBY, f"another agent serves {path}", "another agent has taken over, standing by", "warning")
         while not self.stopping.is_set() and alive(path):
             await self.folder.wait(self.stopping, timeout=TAKEN_OVER_POLL)
 
