@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os.path
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
@@ -99,6 +101,11 @@ def _holder_refusal(observed, steps):
     }
 
 
+def _flag(wanted, name):
+    """A truth value, also where it came as text: `-e` and INI inventories give 'false', which Python takes for true."""
+    return boolean(wanted.get(name) or False)
+
+
 def _licence_refusal(step):
     return {
         "component": step["component"],
@@ -125,13 +132,13 @@ def _packages(observed, wanted):
     steps = decide(
         {key: observed.get(key) for key in ("arch", "family", "families", "components")},
         {component: {"version": version} for component, version in pins.items()},
-        allow_downgrade=bool(wanted.get("allow_downgrade")),
+        allow_downgrade=_flag(wanted, "allow_downgrade"),
     )
     refused = [
         {"component": s["component"], "reason": s["reason"], "hint": HINTS.get(s["code"], "")} for s in steps if s["action"] == "refuse"
     ]
     todo = [s for s in steps if s["action"] not in ("none", "refuse")]
-    if not wanted.get("accept_licence"):
+    if not _flag(wanted, "accept_licence"):
         refused += [_licence_refusal(s) for s in todo if needs_licence(s["component"], s["to"])]
     refused += filter(None, [_holder_refusal(observed, todo), _unknown_refusal(observed) if todo else None])
     return todo, refused
@@ -151,7 +158,7 @@ def engine_step(observed, wanted):
     path = (engine.get("runtimes") or {}).get(name)
     if path != wanted["path"]:
         return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
-    if wanted.get("set_default") and engine.get("default_runtime") != name:
+    if _flag(wanted, "set_default") and engine.get("default_runtime") != name:
         return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
     return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
 

@@ -81,6 +81,15 @@ def test_a_downgrade_is_refused_in_words_and_nothing_else_runs():
     assert "npu_fleet_allow_downgrade" in plan["refused"][0]["hint"]
 
 
+def test_a_false_that_comes_as_text_is_false():
+    npu = converged()
+    npu["components"]["driver"] = component("26.0.rc1", running="26.0.rc1")
+    assert _plan.make_plan(npu, dict(READY, allow_downgrade="false"))["refused"]
+    assert _plan.make_plan(npu, dict(READY, allow_downgrade="true"))["packages"][0]["action"] == "downgrade"
+    assert _plan.make_plan(bare(), dict(READY, accept_licence="no"))["refused"]
+    assert _plan.engine_step(converged(), dict(WANTED["runtime"], set_default="False"))["action"] == "none"
+
+
 def test_chips_in_use_stop_driver_and_firmware_but_not_cann():
     npu = bare()
     npu["holders"] = [{"pid": 42, "comm": "python3", "device": "/dev/davinci0", "container": None}]
