@@ -283,7 +283,7 @@ error:
     hint:
       description: What mends it.
       type: str
-      sample: Look at the log.
+      sample: Read /var/log/npu-fleet/driver-20261129T145501.log on the node.
 """
 
 import os

@@ -223,7 +223,7 @@ def _room(part, wanted):
     free = shutil.disk_usage(folder).free
     if wanted and free < wanted + _SPARE:
         message = "%s has %d MiB free, the package needs %d MiB." % (folder, free >> 20, (wanted + _SPARE) >> 20)
-        raise FleetError(message, "no_space", "fetch", object=folder, observed=free, hint="Make room there, or set cache_dir.")
+        raise FleetError(message, "no_space", "fetch", object=folder, observed=free, hint="Make room there: `df -h %s`." % folder)
 
 
 def _words(error):
@@ -233,7 +233,9 @@ def _words(error):
 
 def _failed(src, reason):
     message = "%s could not be fetched: %s." % (public(src), reason)
-    return FleetError(message, "download_failed", "fetch", object=public(src), observed=reason, hint="Look at the depot, then run again.")
+    look = "Check npu_fleet_depot: `curl -I %s` on the node." if is_url(src) else "Look at the folder: `ls -ld %s`, `df -h %s`."
+    hint = look % ((public(src),) * look.count("%s"))
+    return FleetError(message, "download_failed", "fetch", object=public(src), observed=reason, hint=hint)
 
 
 def _size(path):

@@ -47,7 +47,8 @@ class Installer(object):
         if check_mode:
             return self._predict()
         if os.geteuid() != 0:
-            raise FleetError("Packages need root.", "not_root", "prepare", observed=os.geteuid(), hint="Set become: true.")
+            hint = "Set become: true in the play, run with -b, or set ansible_become: true."
+            raise FleetError("Packages need root.", "not_root", "prepare", observed=os.geteuid(), hint=hint)
         with _journal.HostLock(self._places.state_dir, self._wish.component):
             self._take_up()
             if self.result["running"]:
@@ -74,7 +75,8 @@ class Installer(object):
                 continue
             if component != self._wish.component:
                 message = "The package of %s still runs on this host." % component
-                raise FleetError(message, "busy", "lock", object=_unit(component), hint="Wait for its end, then run again.")
+                hint = "Wait for its end (`systemctl status %s` on the node), then run again." % _unit(component)
+                raise FleetError(message, "busy", "lock", object=_unit(component), hint=hint)
             now = self._brief(self._observe())
             step = {"component": component, "action": "attach", "from": now["version"], "to": self._wish.version, "reboot": False}
             self.result.update(before=now, step=dict(step, reason="An earlier run is still at work.", code=None))
@@ -93,7 +95,8 @@ class Installer(object):
         file_name = _fetch.file_name(wish.src) if wish.src else None
         if wish.family and observed["family"] and wish.family != observed["family"]:
             message = "Family %s was given, the chips of this host are %s." % (wish.family, observed["family"])
-            raise FleetError(message, "wrong_family", "decide", object=wish.src, observed=observed["family"])
+            hint = "Set family to %s, and src to the package that was built for it." % observed["family"]
+            raise FleetError(message, "wrong_family", "decide", object=wish.src, observed=observed["family"], hint=hint)
         wanted = {wish.component: {"version": wish.version, "file": file_name, "sha256": wish.sha256}}
         step = decide(observed, wanted, allow_downgrade=wish.allow_downgrade)[0]
         if step["action"] == "refuse":
@@ -139,13 +142,14 @@ class Installer(object):
         wish = self._wish
         if _options.needs_licence(wish.component, wish.version) and not wish.accept_licence:
             message = "Installing %s %s accepts its licence, and nobody has agreed to that." % (wish.component, wish.version)
-            raise FleetError(message, "licence_not_accepted", "prepare", object=wish.component, hint="Set accept_licence: true.")
+            hint = "Read it, then set npu_fleet_accept_licence: true (accept_licence of this module)."
+            raise FleetError(message, "licence_not_accepted", "prepare", object=wish.component, hint=hint)
         source = self._provide()
         record = observed["components"][wish.component]["record"]
         username, usergroup = self._user(observed)
         if wish.component == "driver" and step["action"] == "repair" and (record.get("username") or username) != username:
             message = "The record of the installed driver has the user %s, wanted is %s." % (record["username"], username)
-            hint = "Remove the driver first, or set username to the recorded one."
+            hint = "Remove the driver first, or set npu_driver_username to the recorded one (username of this module)."
             raise FleetError(message, "user_differs", "prepare", object="/etc/ascend_install.info", observed=record["username"], hint=hint)
         details = {
             "version": wish.version, "install_path": wish.install_path, "install_for_all": wish.install_for_all, "username": username,
@@ -177,7 +181,8 @@ class Installer(object):
     def _create_user(self, observed):
         username, usergroup = self._user(observed)
         if username == "root" and not self._wish.install_for_all:
-            raise FleetError("root may own the driver only with install_for_all.", "user_refused", "prepare", object=username)
+            hint = "Set npu_driver_install_for_all: true, or npu_driver_username to another user."
+            raise FleetError("root may own the driver only with install_for_all.", "user_refused", "prepare", object=username, hint=hint)
         created, warnings = _users.ensure(username, usergroup, run)
         self.result["created"] += created
         self.result["warnings"] += warnings
@@ -224,7 +229,10 @@ class Installer(object):
         good = _gone(after) if removing else _verdict.reached(self._wish.component, self._wish.version, after)
         self._journal("end", good=good, rc=vendor.rc, run=vendor.state, state=after["state"])
         if not good:
-            raise _verdict.failure(self._wish.component, None if removing else self._wish.version, vendor, after, log)
+            version = None if removing else self._wish.version
+            raise _verdict.failure(
+                self._wish.component, version, vendor, after, log, seconds=self._wish.timeout, cache_dir=self._places.cache_dir
+            )
         self._remember(file_name)
         return self.result
 
@@ -279,7 +287,8 @@ class _WorkFolder(object):
         os.makedirs(self._top, 0o700)
         if os.statvfs(self._top).f_flag & _ST_NOEXEC:
             message = "Nothing may be executed below %s (mount option noexec), but packages run what they unpack." % self._top
-            raise FleetError(message, "noexec", "prepare", object=self._top, hint="Set cache_dir to a folder on another file system.")
+            hint = "`findmnt --target %s` names the mount: `mount -o remount,exec MOUNT`, or set cache_dir of npu_package." % self._top
+            raise FleetError(message, "noexec", "prepare", object=self._top, hint=hint)
         self.path = tempfile.mkdtemp(dir=self._top)
         return self
 

@@ -11,6 +11,8 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _names
 
 _HEAD = 256 * 1024
+#: What mends a file that is not the one it should be.
+COPY_AGAIN = "Copy it to the depot again and compare `sha256sum %s` with npu_fleet_checksums."
 _LABEL_CHIP = re.compile(r"HDK-(310P|310B|910B|910|A3|A5|950)-", re.IGNORECASE)
 
 
@@ -34,7 +36,7 @@ def check(path, name, sha256):
             "verify",
             object=path,
             observed=found,
-            hint="Bring the file again, or correct the expected value.",
+            hint=COPY_AGAIN % name,
         )
 
 
@@ -50,7 +52,8 @@ def _read_head(path):
             return stream.read(_HEAD), os.fstat(stream.fileno()).st_size
     except OSError as error:
         message = "The package %s can not be read: %s." % (path, error.strerror)
-        raise FleetError(message, "package_missing", "verify", object=path, observed=str(error)) from error
+        hint = "`ls -l %s` on the node; npu_fleet_depot names the folder." % path
+        raise FleetError(message, "package_missing", "verify", object=path, observed=str(error), hint=hint) from error
 
 
 def check_header(head, size, name):
@@ -59,7 +62,7 @@ def check_header(head, size, name):
     A cut file makes the package end with 2, which for a driver also means "installed, reboot needed" (driver package, measured).
     """
     if not head.startswith(b"#!") or b"makeself" not in head[:8192].lower():
-        raise FleetError("%s is no self-extracting package." % name, "package_invalid", "verify", object=name, hint="Bring the file again.")
+        raise FleetError("%s is no self-extracting package." % name, "package_invalid", "verify", object=name, hint=COPY_AGAIN % name)
     values = _values(head)
     declared = sum(int(number) for number in values.get("totalsize", values.get("filesizes", values.get("size", ""))).split())
     lines = int(values.get("skip") or 0)
@@ -68,13 +71,14 @@ def check_header(head, size, name):
         if size != expected:
             word = "cut short" if size < expected else "too long"
             message = "%s is %s: it has %d bytes, its header says %d." % (name, word, size, expected)
-            raise FleetError(message, "package_truncated", "verify", object=name, observed=size, hint="Bring the file again.")
+            raise FleetError(message, "package_truncated", "verify", object=name, observed=size, hint=COPY_AGAIN % name)
     chip = _LABEL_CHIP.search(values.get("label", ""))
     family = _names.parse(name)["family"]
     built_for = _names.CHIP_FAMILY[chip.group(1).lower()] if chip else None
     if chip and family and built_for != family:
         message = "%s is by its name for family %s, but was built for family %s (%s)." % (name, family, built_for, values["label"])
-        raise FleetError(message, "wrong_family", "verify", object=name, observed=values["label"])
+        hint = "Keep the vendor's file names: copy the package of this name to the depot again."
+        raise FleetError(message, "wrong_family", "verify", object=name, observed=values["label"], hint=hint)
 
 
 def _values(head):

@@ -160,6 +160,7 @@ def test_refusals_of_the_server(depot, fetch, status, asked):
         fetch()
     assert caught.value.code == "download_failed"
     assert str(status) in str(caught.value)
+    assert f"curl -I http://127.0.0.1:{depot.server_port}/" in caught.value.hint
     assert len(depot.requests) == asked
 
 
@@ -205,6 +206,7 @@ def test_no_room(depot, fetch, monkeypatch):
     with pytest.raises(FleetError) as caught:
         fetch()
     assert caught.value.code == "no_space"
+    assert f"df -h {caught.value.object}" in caught.value.hint
 
 
 def test_a_path_on_the_node_is_used_where_it_is(depot, tmp_path):

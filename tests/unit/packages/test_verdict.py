@@ -7,7 +7,14 @@ import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _verdict
 
-Run = namedtuple("Run", "state rc")
+
+class Run(namedtuple("Run", "state rc log")):
+    def __new__(cls, state, rc):
+        return super().__new__(cls, state, rc, "/var/log/npu-fleet/x.log")
+
+
+def failure(component, version, run, after, log):
+    return _verdict.failure(component, version, run, after, log, seconds=1800, cache_dir="/srv/cache")
 
 
 def component(state, version=None, **record):
@@ -60,7 +67,7 @@ LINE = "[Driver] [2026-11-29 14:55:19] [ERROR]"
     ],
 )  # fmt: skip
 def test_failure(run, after, log, code, words):
-    error = _verdict.failure("driver", "25.5.0", run, after, log)
+    error = failure("driver", "25.5.0", run, after, log)
     assert error.code == code
     assert words in error.message
     assert error.message.startswith("driver 25.5.0 was not installed: ")
@@ -70,11 +77,35 @@ def test_failure(run, after, log, code, words):
 
 def test_the_last_error_of_the_package_is_told():
     log = LINE + "first\n" + LINE + "ERR_NO:0x0093;ERR_DES:the last\n[Driver] [x] [INFO]End time: y\n"
-    assert "The package said: ERR_NO:0x0093;ERR_DES:the last" in _verdict.failure(
-        "driver", "25.5.0", Run("exited", 1), component("absent"), log
-    ).message
+    error = failure("driver", "25.5.0", Run("exited", 1), component("absent"), log)
+    assert "The package said: ERR_NO:0x0093;ERR_DES:the last" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "log", "words"),
+    [
+        ("driver", Run("exited", 1), "something new", ["/var/log/npu-fleet/x.log"]),
+        ("driver", Run("killed", -9), "", ["1800 s", "npu_driver_timeout"]),
+        ("cann_kernels", Run("killed", -9), "", ["npu_cann_timeout"]),
+        ("docker_runtime", Run("killed", -9), "", ["npu_runtime_timeout"]),
+        ("driver", Run("exited", 1), "Not enough space left", ["df -h /srv/cache"]),
+        ("driver", Run("exited", 1), "Drv_dkms_env_check failed", ["linux-headers-$(uname -r)", "kernel-devel-$(uname -r)"]),
+        ("driver", Run("exited", 2), "Unexpected archive size.", ["sha256sum", "npu_fleet_checksums"]),
+    ],
+)
+def test_the_hint_names_file_and_variable(name, run, log, words):
+    said = str(failure(name, "25.5.0", run, component("absent"), log))
+    assert [word for word in words if word not in said] == []
+    assert "%(" not in said
+
+
+def test_every_known_text_gives_a_whole_hint():
+    for fragment, code, _meaning, _hint in _verdict._TEXTS:
+        error = failure("driver", "25.5.0", Run("exited", 1), component("absent"), fragment)
+        assert error.code == code
+        assert "%" not in error.hint
 
 
 def test_removal():
-    error = _verdict.failure("driver", None, Run("exited", 0), component("present", "25.5.0"), "")
+    error = failure("driver", None, Run("exited", 0), component("present", "25.5.0"), "")
     assert error.message.startswith("driver was not removed")
