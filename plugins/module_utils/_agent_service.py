@@ -68,7 +68,7 @@ def check_config(config, root, run):
     if result.rc != 0:
         said = (result.stderr or result.stdout).strip().replace(path, _agent.CONFIG)
         raise FleetError("The agent refuses this configuration; nothing was written. %s" % said, "config_refused", object=_agent.CONFIG,
-                         observed=said)
+                         observed=said, hint="Mend npu_device_plugin_config; all settings: `%s check --settings`." % PROGRAM)
 
 
 def systemctl(run, *words):

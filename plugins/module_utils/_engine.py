@@ -48,7 +48,10 @@ def choose(wanted, root="/"):
     """Return the module of the engine to configure; ``wanted`` is an engine's name or ``auto``."""
     if wanted in ENGINES:
         if not ENGINES[wanted].installed(root):
-            raise FleetError("%s is not installed on this host." % wanted, "engine_missing", phase="detect", object=wanted)
+            raise FleetError(
+                "%s is not installed on this host." % wanted, "engine_missing", phase="detect", object=wanted,
+                hint="Install it (%s), or set npu_runtime_engine: auto (engine of this module)." % ENGINES[wanted].INSTALL,
+            )
         return ENGINES[wanted]
     if wanted in LATER:
         raise unsupported(wanted)
@@ -62,7 +65,7 @@ def choose(wanted, root="/"):
         "No container engine was found on this host.",
         "engine_missing",
         phase="detect",
-        hint="Install one (Debian: apt-get install docker.io).",
+        hint="Install one: %s." % _engine_docker.INSTALL,
     )
 
 

@@ -15,6 +15,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._files import find_progr
 NAME = "docker"
 DEFAULT_CONFIG = "/etc/docker/daemon.json"
 UNIT = "docker.service"
+INSTALL = "Debian and Ubuntu: `apt-get install docker.io`"
 PID_FILES = ("/run/docker.pid", "/var/run/docker.pid")
 UNIT_PROPERTIES = "LoadState,ActiveState,SubState,MainPID,KillMode,CanReload,Environment,EnvironmentFiles,ExecStart"
 

@@ -207,6 +207,7 @@ class _Commit(object):
                 "engine_rejected",
                 phase="reload",
                 object=self._before.target,
+                hint="`journalctl -u %s -n 50` on the node tells why." % docker.UNIT,
             )
         return info
 

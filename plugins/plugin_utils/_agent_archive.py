@@ -39,6 +39,11 @@ LAYOUT = 1  # part of the cache key: raise it when this file packs differently
 ARCHITECTURES = {"x86_64": "x86_64", "x86-64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
+NO_PIP = (
+    f"Give Ansible's own Python a pip: `{sys.executable} -m ensurepip`, or `apt-get install python3-pip` for a system's Python, "
+    "or `pipx inject ansible-core pip`."
+)
+
 LAUNCHER = """#!{python} -I
 import os
 import sys
@@ -63,7 +68,7 @@ def python_of(text):
     if found < LOWEST_PYTHON:
         raise FleetError(
             f"The agent needs Python {LOWEST_PYTHON[0]}.{LOWEST_PYTHON[1]} or newer on the node; this one is {text}.", "python_version",
-            observed=str(text), hint="Install a newer one beside it and give its path, or run the agent as DaemonSet.",
+            observed=str(text), hint="Install a newer one beside it and set npu_agent_python to its path.",
         )
     return found
 
@@ -116,7 +121,7 @@ def pack(python_version, arch, cache_dir, *, wheelhouse=None, python="/usr/bin/p
             return assemble(version, ARCHITECTURES[arch], wheels, python, cache / "archives")
     except OSError as error:
         raise FleetError(f"The agent could not be packed in {cache}: {error}.", "cache", object=str(cache),
-                         hint="Set the cache folder to one that this user may write.") from error
+                         hint="Set npu_agent_cache_dir to a folder that this user may write.") from error
 
 
 @contextlib.contextmanager
@@ -146,24 +151,26 @@ def fetch(version, arch, cache, *, wheelhouse, pip):
 
 def download(version, arch, target, *, wheelhouse, pip):
     wanted = requirements(version)
-    command = [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--only-binary=:all:",
-               "--implementation", "cp", "--python-version", f"{version[0]}.{version[1]}", "--dest", str(target),
-               "--requirement", str(wanted)]
-    for platform in PLATFORMS:
-        command += ["--platform", f"{platform}_{arch}"]
+    kind = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", f"{version[0]}.{version[1]}"]
+    kind += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{arch}")] + ["--requirement", str(wanted)]
+    command = [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-input", *kind, "--dest", str(target)]
+    elsewhere = (
+        f"Where the controller has no package index: `pip download {' '.join(kind)} --dest wheels` on a machine that has one, copy that "
+        "folder to the controller and set npu_agent_wheelhouse to its path."
+    )
     if wheelhouse:
         command += ["--no-index", "--find-links", str(Path(wheelhouse).expanduser())]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FleetError(f"The agent's wheels could not be fetched: {error}.", "wheels", object=str(wanted)) from error
+        raise FleetError(f"The agent's wheels could not be fetched: {error}.", "wheels", object=str(wanted), hint=elsewhere) from error
     if done.returncode != 0:
+        no_pip = "No module named pip" in done.stderr
         said = " ".join(line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module named" in line) or done.stderr
         raise FleetError(
             f"The agent's wheels for Python {version[0]}.{version[1]} on {arch} could not be fetched: {said.strip()[-600:]}", "wheels",
             object=str(wanted), observed=f"status {done.returncode}",
-            hint=f"Without a package index: `pip download --no-deps --only-binary=:all: --python-version {version[0]}.{version[1]} "
-                 f"--platform manylinux2014_{arch} -r {wanted}` elsewhere, and give that folder as wheelhouse.",
+            hint=NO_PIP if no_pip else elsewhere,
         )
 
 

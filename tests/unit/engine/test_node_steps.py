@@ -221,6 +221,7 @@ def test_a_refused_reload_puts_the_bytes_back(node):
     assert node.verbs() == ["reload", "reload"]
     assert "does not have the runtime ascend" in str(error)
     assert "byte for byte; dockerd answers." in str(error)
+    assert "journalctl -u docker" in error.hint
     assert "Error reconfiguring the daemon" in error.observed
     assert node.state["active"]
     assert Record("docker", str(node.root)).pending is None
