@@ -23,6 +23,25 @@ PROBE_BINDS = ("/usr", "/bin", "/lib", "/lib64")
 #: An archive without members: two zero blocks (POSIX pax, "end-of-archive").
 EMPTY_TAR = "\0" * 1024
 
+#: What an operator does about a check that did not pass, by its name. A component that has no line of its own has COMPONENT_HINT.
+HINTS = {
+    "npu present": "`lspci -nn -d 19e5:` on the node shows what the PCI bus has.",
+    "one chip family": "`lspci -nn -d 19e5:` shows the ids; a node with several families cannot be managed.",
+    "no reboot pending": "Run npu.fleet.site with npu_fleet_reboot: auto, or reboot the node.",
+    "container engine": "Start it (`systemctl start docker`) or install it (Debian and Ubuntu: `apt-get install docker.io`).",
+    "driver answers": "`npu-smi info` and `dmesg | grep -i -e davinci -e devdrv` on the node tell more.",
+    "firmware": "Run npu.fleet.site; firmware runs after a reboot. Logs: /var/log/npu-fleet on the node.",
+    "every chip has driver and node": "`ls /dev/davinci*` and `dmesg | grep -i devdrv` on the node; a chip may come back after a reboot.",
+    "chip health": "`npu-smi info` shows them; npu_verify_unhealthy_allowed: N lets the node work with N fewer.",
+    "container starts": "`docker info` on the node lists its runtimes; the role npu_runtime (--tags npu_runtime) registers ours.",
+    "container sees exactly what it asked for": "`docker info` on the node shows the runtime; its logs: /var/log/ascend-docker-runtime.",
+    "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why; --tags npu_agent,npu_device_plugin brings it.",
+    "plugin ready": "`journalctl -u npu-agent -n 50` on the node; npu_verify_agent_url must agree with the agent's setting listen.",
+    "registered with the kubelet": "`systemctl status kubelet` and `journalctl -u npu-agent -n 50` on the node tell why.",
+    "plugin and driver agree": "`npu-smi info` and `/opt/npu-agent/current/bin/npu-agent discover` on the node show both counts.",
+}
+COMPONENT_HINT = "Run npu.fleet.site; logs of the packages: /var/log/npu-fleet on the node."
+
 
 def _check(name, passed, detail):
     return {"name": name, "passed": bool(passed), "detail": detail}
@@ -94,16 +113,19 @@ def _plugin_checks(npu, wanted, probe):
 
 
 def failures(verdicts):
-    """One line for each check that did not pass, for an operator."""
-    return ["%s %s: %s: %s" % (v["gate"], v["name"], c["name"], c["detail"]) for v in verdicts for c in v["checks"] if not c["passed"]]
+    """One line for each check that did not pass, for an operator: what was seen, and what to do about it."""
+    return [
+        "%s %s: %s: %s. %s" % (v["gate"], v["name"], c["name"], c["detail"].rstrip("."), HINTS.get(c["name"], COMPONENT_HINT))
+        for v in verdicts for c in v["checks"] if not c["passed"]
+    ]
 
 
 def judge(npu, wanted, container=None, plugin=None):
     """Verdicts of the gates named in ``wanted["gates"]``.
 
     ``npu``: as npu_info returns it. ``wanted``: ``{"gates": ["L0"...], "versions": {component: version}, "runtime": name or None,
-    "unhealthy_allowed": int, "unhealthy_from": level}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate
-    after a failed one is judged too, so that an operator sees everything at once.
+    "unhealthy_allowed": int, "unhealthy_from": level}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed",
+    "detail"}]}``; a gate after a failed one is judged too, so that an operator sees everything at once.
     """
     of = {
         "L0": lambda: _host_checks(npu, wanted),

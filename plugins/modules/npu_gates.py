@@ -15,6 +15,7 @@ description:
   - L2 container, a container that asks the NPU runtime for one chip sees that chip's device nodes and no other chip's.
   - L3 plugin, the device plugin is registered, the kubelet listens, and plugin and driver count the same healthy chips.
   - A gate that does not pass is an answer, not a failure of this module; assert RV(passed).
+  - Used by the role C(npu_verify), which is what playbooks call; options and results may change without notice.
   - For L2 an empty image is made, with the node's own C(/usr) bound read-only, and removed again. No registry is needed.
 options:
   gates:
@@ -108,11 +109,12 @@ gates:
       elements: dict
       sample: [{"name": "container starts", "passed": true, "detail": "runtime ascend"}]
 failures:
-  description: One line for each check that did not pass.
+  description: One line for each check that did not pass, with what an operator can do about it.
   returned: always
   type: list
   elements: str
-  sample: ["L1 driver: firmware: pinned 7.8.0.5.216, on disk 7.8.0.5.216 (reboot_pending), running 7.3.0.1.231"]
+  sample:
+    - "L3 plugin: agent runs: npu-agent.service is not active. `journalctl -u npu-agent -n 50` on the node tells why."
 npu:
   description: What was observed, as M(npu.fleet.npu_info) returns it.
   returned: always

@@ -82,6 +82,33 @@ def test_one_fault_fails_its_gate(spoil, gate, words):
     assert words in text
 
 
+def test_every_check_has_a_hint_and_every_hint_a_check():
+    """A component's name is the name of its check; all but firmware share one hint."""
+    error = {"error": "no"}
+    names = {
+        check["name"]
+        for container in (CONTAINER, error) for plugin in (PLUGIN, error)
+        for verdict in _gates.judge(converged(), WANTED, container, plugin) for check in verdict["checks"]
+    }
+    assert names - set(_gates.HINTS) == set(WANTED["versions"]) - {"firmware"}
+    assert set(_gates.HINTS) - names == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("agent.active", False, "journalctl -u npu-agent"),
+        ("engines.0.active", False, "apt-get install docker.io"),
+        ("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs."}}, "npu-smi hangs. `npu-smi info`"),
+        ("components.driver.version", "24.1.rc3", "/var/log/npu-fleet"),
+    ],
+)
+def test_a_failure_ends_with_what_mends_it(path, value, words):
+    npu = converged()
+    change(path, value)(npu)
+    assert words in failed(npu)[1]
+
+
 def test_spelling_of_a_version_does_not_matter():
     npu = converged()
     for place in (npu["components"]["driver"], npu["versions"]["driver"]):
