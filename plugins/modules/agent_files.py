@@ -13,6 +13,7 @@ description:
     sends it, unpacks it into a folder of its own below O(home) and moves the link C(current) there in one step.
   - The node needs neither C(pip) nor a virtual environment. Nothing is started; see M(npu.fleet.agent_service).
   - The version that was current before stays beside the new one. Older ones are removed.
+  - Used by the role C(npu_agent), which is what playbooks call; options and results may change without notice.
   - With O(observed_sha256) equal to the archive's checksum nothing is sent and nothing runs on the node.
 extends_documentation_fragment:
   - npu.fleet._attributes

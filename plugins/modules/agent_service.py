@@ -11,6 +11,7 @@ author: npu.fleet contributors (@npu-fleet)
 description:
   - Writes the agent's configuration and its systemd unit, enables the service, starts it, or restarts it when it was started before its
     files changed (also when an earlier run was cut before its restart), and waits until the service itself says that it is ready.
+  - Used by the role C(npu_device_plugin), which is what playbooks call; options and results may change without notice.
   - The agent checks the configuration before anything is written.
   - Waiting for kubelet is a good end, and so is a node without NPU; RV(state) tells which it is.
 extends_documentation_fragment:

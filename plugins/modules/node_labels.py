@@ -92,7 +92,7 @@ seealso:
 notes:
   - Proxies are used as the kubernetes client understands them, E(HTTPS_PROXY) and E(NO_PROXY) from its version 34 on, C(proxy-url) of a
     kubeconfig from 37 on. One of the environment is never used for an API on the controller itself (loopback).
-  - Labels are written by the controller only where the agent runs as a systemd service. As DaemonSet the agent writes them itself.
+  - Labels are written by the controller; the agent on a node holds no API credential.
 author:
   - npu.fleet contributors (@npu-fleet)
 """

@@ -49,6 +49,7 @@ options:
   version:
     description:
       - The version to have. Spelling does not matter (V(24.1.RC2) is V(24.1.rc2)).
+      - Required with O(state=present).
     type: str
   state:
     description:
@@ -61,10 +62,12 @@ options:
       - The package file, as an absolute path on the node or as an HTTP(S) URL. Keep the vendor's file name.
       - A URL is fetched into O(cache_dir), where it stays. A broken transfer is taken up where it broke.
       - User and password of a URL are neither printed nor logged.
+      - Required with O(state=present).
     type: str
   sha256:
     description:
       - Checksum of the file. Nothing runs without it.
+      - Required with O(state=present).
     type: str
   family:
     description:
