@@ -3,10 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Chip families: what a driver package is built for, and what follows from it.
 
-Sources: file names and chip words from the vendor's ascend-deployer 26.0.0 and release notes; npu-smi names from its open driver
-(npu_info_print.c, dcmi_inner_info_get.c) and public output; resource names and ids from mind-cluster's device plugin; device nodes
-from mind-cluster's ascend-docker-runtime. "hdk" is the first word of the driver's file name, "ops" the chip word of the CANN
-kernels package, "managers" the device nodes a container needs beside its chips.
+Sources: npu-smi names from the vendor's open driver (npu_info_print.c, dcmi_inner_info_get.c) and public output; resource names and ids
+from mind-cluster's device plugin; device nodes from mind-cluster's ascend-docker-runtime. "managers" are the device nodes a container
+needs beside its chips. What file names of packages call a chip stands in ``_packages/_names.py``.
 """
 
 import re
@@ -28,32 +27,32 @@ _BOARD_310B = [_node("davinci_manager_docker", "davinci_manager")] + [
 
 FAMILIES = {
     "310": {
-        "hdk": ["A300-3000", "A300-3010"], "ops": None, "names": ["310", "MiniD"], "pci": ["d100"],
-        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "has_roce": False, "managers": _SERVER,
+        "names": ["310", "MiniD"], "pci": ["d100"],
+        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "managers": _SERVER,
     },
     "310p": {
-        "hdk": ["Ascend-hdk-310p"], "ops": "310p", "names": ["310P1", "310P3"], "pci": ["d500", "d501"],
-        "resource": "huawei.com/Ascend310P", "device_prefix": "Ascend310P-", "has_roce": False, "managers": _SERVER,
+        "names": ["310P1", "310P3"], "pci": ["d500", "d501"],
+        "resource": "huawei.com/Ascend310P", "device_prefix": "Ascend310P-", "managers": _SERVER,
     },
     "310b": {
-        "hdk": ["Ascend-hdk-310b"], "ops": "310b", "names": ["310B", "310B1", "310B4"], "pci": ["d105", "d107"],
-        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "has_roce": False, "managers": _BOARD_310B,
+        "names": ["310B", "310B1", "310B4"], "pci": ["d105", "d107"],
+        "resource": "huawei.com/Ascend310", "device_prefix": "Ascend310-", "managers": _BOARD_310B,
     },
     "910": {
-        "hdk": ["Ascend-hdk-910"], "ops": "910", "names": ["910A", "910B", "910ProA", "910ProB", "910PremiumA"], "pci": ["d801"],
-        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+        "names": ["910A", "910B", "910ProA", "910ProB", "910PremiumA"], "pci": ["d801"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "managers": _SERVER,
     },
     "a2": {
-        "hdk": ["Ascend-hdk-910b"], "ops": "910b", "names": ["910B1", "910B2", "910B2C", "910B3", "910B4", "910B4-1"], "pci": ["d802"],
-        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+        "names": ["910B1", "910B2", "910B2C", "910B3", "910B4", "910B4-1"], "pci": ["d802"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "managers": _SERVER,
     },
     "a3": {
-        "hdk": ["Atlas-A3-hdk"], "ops": "A3", "names": ["Ascend910"], "pci": ["d803"],
-        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "has_roce": True, "managers": _SERVER,
+        "names": ["Ascend910"], "pci": ["d803"],
+        "resource": "huawei.com/Ascend910", "device_prefix": "Ascend910-", "managers": _SERVER,
     },
     "a5": {
-        "hdk": ["Atlas-A5-hdk"], "ops": "950", "names": ["Ascend950PR", "Ascend950DT"], "pci": ["d806"],
-        "resource": "huawei.com/npu", "device_prefix": "npu-", "has_roce": False,
+        "names": ["Ascend950PR", "Ascend950DT"], "pci": ["d806"],
+        "resource": "huawei.com/npu", "device_prefix": "npu-",
         "managers": [_node("davinci_manager"), _node("hisi_hdc")],
     },
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the modules says what the code does. ansible-test does not compare suboptions, so it is done here."""
 
+import ast
 import importlib
 
 import house
@@ -101,3 +102,28 @@ def test_the_look_at_return_values_goes_down():
     inner = {"b": {"description": "x", "type": "int"}}
     returns = {"a": {"description": "x", "returned": "success", "type": "dict", "contains": inner}}
     assert house.undocumented_returns(returns) == ["a.b: no sample"]
+
+
+def test_every_filter_is_documented():
+    """ansible-doc finds a filter of a file with several only by a YAML file of the filter's own name."""
+    filters = importlib.import_module(f"{house.COLLECTION}.filter.fleet").FilterModule().filters()
+    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (house.ROOT / "plugins/filter").glob("*.yml")}
+    assert sorted(found) == sorted(filters)
+    for name, told in found.items():
+        assert told["DOCUMENTATION"]["name"] == name
+        assert told["RETURN"]["_value"]["description"]
+        used = f"npu.fleet.{name}"
+        assert used in told["EXAMPLES"]
+
+
+def test_families_are_the_same_everywhere():
+    """An argument spec and the agent's settings must be literal; a family that one of them lacks could not be named there."""
+    families = importlib.import_module(f"{house.COLLECTION}.module_utils._hardware._families").FAMILIES
+    names = importlib.import_module(f"{house.COLLECTION}.module_utils._packages._names")
+    package = importlib.import_module(f"{house.COLLECTION}.modules.npu_package").argument_spec()
+    assert sorted(package["family"]["choices"]) == sorted(families)
+    assert set(names.CHIP_FAMILY.values()) == set(families)
+    config = ast.parse((house.ROOT / "roles/npu_agent/files/npu_agent/config.py").read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(config) if isinstance(node, ast.Call) and ast.unparse(node.func) == "one_of"]
+    choices = [[word.value for word in call.args] for call in calls]
+    assert [sorted(words) for words in choices if "auto" in words] == [sorted(["auto", *families])]
