@@ -18,6 +18,7 @@ import npu_sim
 from kubelet_standin import control
 
 RESOURCE = "huawei.com/Ascend910"
+SOCKET = "npu-agent-Ascend910.sock"
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import agent_rig as rigs
+import delivery_rig
 import pytest
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
@@ -31,3 +32,24 @@ def rig(tmp_path_factory, package, library):
     made = rigs.Rig(tmp_path_factory.mktemp("node"), package, library)
     yield made
     made.close()
+
+
+@pytest.fixture
+def pair(rig):
+    """A kubelet and an agent that is registered with it."""
+    rig.kubelet()
+    agent = rig.agent()
+    agent.await_state("serving")
+    return rig, agent
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    delivery_rig.write_wheels(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory, wheelhouse):
+    return delivery_rig.pack(tmp_path_factory.mktemp("cache"), wheelhouse)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's service on a node: against folders and a runner that answers as systemd does."""
+
+import json
+import os
+import time
+
+import jinja2
+import pytest
+from agent_rig import REPO
+from delivery_rig import Result
+
+from ansible_collections.npu.fleet.plugins.module_utils import _agent, _agent_service
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+
+
+class Systemd:
+    """Answers systemctl and journalctl like a systemd with one unit, and keeps what it was told."""
+
+    def __init__(self, root, active=False, enabled=False):
+        self.root, self.active, self.enabled = root, active, enabled
+        self.started = time.monotonic() if active else 0
+        self.calls, self.fail = [], None
+
+    def __call__(self, argv, timeout, **_unused):
+        self.calls.append(argv)
+        words = argv[1:]
+        if argv[0].endswith("npu-agent"):
+            text = open(argv[-1]).read()
+            bad = "bad" in text
+            return Result(argv, 2 if bad else 0, "", f"{argv[-1]} line 1: there is no setting 'bad'" if bad else "", False, 0)
+        if argv[0] == "journalctl":
+            return Result(argv, 0, "last words\n", "", False, 0)
+        if self.fail in words:
+            return Result(argv, 1, "", "Job failed.", False, 0)
+        if words[0] == "show":
+            lines = {"ActiveState": "active" if self.active else "inactive", "UnitFileState": "enabled" if self.enabled else "disabled",
+                     "ExecMainStartTimestampMonotonic": str(int(self.started * 1e6)), "NeedDaemonReload": "no"}
+            return Result(argv, 0, "".join(f"{key}={value}\n" for key, value in lines.items()), "", False, 0)
+        if words[0] in ("start", "restart"):
+            self.active, self.started = True, time.monotonic()
+        if words[0] == "enable":
+            self.enabled = True
+        if words[0] == "disable":
+            self.active = self.enabled = False
+        return Result(argv, 0, "", "", False, 0)
+
+    def verbs(self):
+        return [argv[1] for argv in self.calls if argv[0] == "systemctl" and argv[1] not in ("show", "reset-failed")]
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    program = tmp_path / "opt/npu-agent/current/bin/npu-agent"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    monkeypatch.setattr(_agent_service, "ask_ready", lambda _url: {"state": "serving", "reasons": []})
+    monkeypatch.setattr(_agent_service.wait_settled, "__kwdefaults__", {**_agent_service.wait_settled.__kwdefaults__,
+                                                                       "ask": lambda _url: {"state": "serving", "reasons": []}})
+    time.sleep(0.01)
+    return tmp_path
+
+
+def present(node, systemd, config="poll_seconds: 1\n", unit="[Service]\n", check=False):
+    return _agent_service.present(str(node), systemd, config, unit, url="x", ready_seconds=1, check_mode=check)
+
+
+def test_first_run_then_nothing(node):
+    systemd = Systemd(node)
+    result = present(node, systemd)
+    assert result["actions"] == [f"write {_agent.CONFIG}", f"write {_agent.UNIT}", "enable", "start"]
+    assert systemd.verbs() == ["daemon-reload", "enable", "start"] and result["state"] == "serving"
+    assert (node / "etc/npu-agent/config.yaml").read_text() == "poll_seconds: 1\n"
+    assert os.stat(node / "etc/systemd/system/npu-agent.service").st_mode & 0o777 == 0o644
+    systemd.calls.clear()
+    result = present(node, systemd)
+    assert not result["changed"] and systemd.verbs() == [] and result["diff"] == []
+    assert result["after"]["started_after_files"] is True
+
+
+def test_another_configuration_restarts(node):
+    systemd = Systemd(node)
+    present(node, systemd)
+    systemd.calls.clear()
+    result = present(node, systemd, config="poll_seconds: 2\n")
+    assert result["actions"] == [f"write {_agent.CONFIG}", "restart"] and systemd.verbs() == ["daemon-reload", "restart"]
+    assert result["diff"][0]["before"] == "poll_seconds: 1\n" and result["diff"][0]["after"] == "poll_seconds: 2\n"
+
+
+@pytest.mark.parametrize("touched", ["etc/npu-agent/config.yaml", "etc/systemd/system/npu-agent.service", "opt/npu-agent/current"])
+def test_a_run_that_was_cut_before_its_restart_is_finished(node, touched):
+    """The files are right already, the process is older than they are."""
+    systemd = Systemd(node)
+    present(node, systemd)
+    time.sleep(0.02)
+    os.utime(node / touched)
+    systemd.calls.clear()
+    result = present(node, systemd)
+    assert result["actions"] == ["restart"] and result["reasons"] == ["the service was started before its files changed"]
+
+
+def test_refused_configuration_changes_nothing(node):
+    systemd = Systemd(node)
+    with pytest.raises(FleetError) as error:
+        present(node, systemd, config="bad: 1\n")
+    assert error.value.code == "config_refused" and f"{_agent.CONFIG} line 1" in str(error.value)
+    assert not (node / "etc").exists() and systemd.verbs() == []
+
+
+def test_service_in_check_mode(node):
+    systemd = Systemd(node)
+    result = present(node, systemd, check=True)
+    assert result["changed"] and not (node / "etc").exists() and systemd.verbs() == []
+    assert [part["after"] for part in result["diff"]] == ["poll_seconds: 1\n", "[Service]\n"]
+    (node / "opt/npu-agent/current/bin/npu-agent").unlink()
+    assert present(node, systemd, check=True)["changed"]  # the files would come in the same run
+    with pytest.raises(FleetError, match="is not on this node"):
+        present(node, systemd)
+
+
+def test_a_service_that_does_not_start_shows_its_words(node):
+    systemd = Systemd(node)
+    systemd.fail = "start"
+    with pytest.raises(FleetError) as error:
+        present(node, systemd)
+    assert error.value.observed == "last words" and "Job failed" in str(error.value)
+
+
+def test_waiting_for_readiness():
+    answers = [None, {"state": "starting"}, {"state": "waiting_for_kubelet"}]
+    found = _agent_service.wait_settled("x", 5, None, ask=lambda _url: answers.pop(0), sleep=lambda _seconds: None)
+    assert found["state"] == "waiting_for_kubelet"
+
+
+def test_not_ready_in_time_tells_why():
+    clock = iter(range(100))
+    with pytest.raises(FleetError) as error:
+        _agent_service.wait_settled(
+            "x", 3, Systemd("/"), ask=lambda _url: {"state": "driver_unusable", "reasons": ["no driver"]}, clock=lambda: next(clock),
+            sleep=lambda _seconds: None,
+        )
+    assert "driver_unusable" in str(error.value) and "no driver" in str(error.value) and "last words" in error.value.observed
+
+
+def test_absent(node):
+    systemd = Systemd(node)
+    present(node, systemd)
+    systemd.calls.clear()
+    assert _agent_service.absent(str(node), systemd, True)["changed"] and systemd.active
+    result = _agent_service.absent(str(node), systemd, False)
+    assert result["actions"] == ["stop", "disable", f"remove {_agent.CONFIG}", f"remove {_agent.UNIT}"]
+    assert not (node / "etc/npu-agent").exists() and not systemd.active
+    assert _agent_service.absent(str(node), systemd, False)["changed"] is False
+
+
+# --- texts
+
+def render(name, **variables):
+    from ansible.plugins.filter.core import FilterModule
+
+    folder = REPO / "roles/npu_device_plugin/templates"
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folder), trim_blocks=True, keep_trailing_newline=True)  # noqa: S701  no HTML
+    environment.filters.update(FilterModule().filters())
+    return environment.get_template(name).render(**variables)
+
+
+def test_unit_keeps_out_of_the_known_traps():
+    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M")
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    assert text.startswith("# Written by") and settings["MemoryMax"] == "256M"
+    assert settings["ExecStart"] == f"{_agent_service.PROGRAM} serve" and settings["ProtectSystem"] == "full"
+    traps = {"PrivateDevices", "ProtectKernelLogs", "BindPaths", "ReadWritePaths", "BindReadOnlyPaths", "PrivateTmp", "DynamicUser", "User",
+             "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
+    assert not traps & set(settings)
+    assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+
+
+def test_configuration_is_what_the_agent_takes(package, tmp_path):
+    from npu_agent import config
+
+    values = {"allocate_mode": "env", "poll_seconds": 5, "resource_name": "huawei.com/a-b", "listen": "[::]:8083"}
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config=values))
+    settings = config.load(str(tmp_path / "config.yaml"), {})
+    assert (settings.allocate_mode, settings.poll_seconds, settings.listen) == ("env", 5.0, ("::", 8083))
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config={}))
+    assert config.load(str(tmp_path / "config.yaml"), {}).allocate_mode == "both"
+
+
+# --- observation
+
+def test_observe_a_node_without_agent(tmp_path):
+    def no_systemctl(argv, timeout, **_unused):
+        raise FleetError("not found", "command_missing")
+
+    assert _agent.observe(str(tmp_path), no_systemctl) == {
+        "version": None, "archive_sha256": None, "config_sha256": None, "unit_sha256": None, "active": False, "enabled": False,
+        "started_after_files": None,
+    }
+
+
+def test_observe_and_converged(node):
+    systemd = Systemd(node)
+    present(node, systemd)
+    (node / "opt/npu-agent/current" / _agent.MARKER).write_text(json.dumps({"version": "0.1.0", "sha256": "abc"}))
+    seen = _agent.observe(str(node), systemd)
+    assert (seen["version"], seen["archive_sha256"], seen["active"], seen["enabled"]) == ("0.1.0", "abc", True, True)
+    assert _agent.converged(seen, "abc", "poll_seconds: 1\n", "[Service]\n")
+    assert not _agent.converged(seen, "abd", "poll_seconds: 1\n", "[Service]\n")
+    assert not _agent.converged(seen, "abc", "poll_seconds: 2\n", "[Service]\n")
+
+
+def test_start_is_counted_in_monotonic_time():
+    """The wall clock that systemd noted may be wrong by years."""
+    shown = {"ActiveState": "active", "ExecMainStartTimestampMonotonic": "5000000"}
+    assert _agent.started_at(shown, now=1000.0, monotonic=65.0) == 940.0
+    assert _agent.started_at({"ActiveState": "inactive", "ExecMainStartTimestampMonotonic": "5"}) is None
