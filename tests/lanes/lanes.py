@@ -63,7 +63,8 @@ def lint(count):
 
 def unit(count):
     """Unit tests, a file at a time on each core."""
-    count.pytest(["-n", os.cpu_count() or 1, "--dist", "loadfile", "--durations", "15", "tests/unit"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
+    spread = ["-n", os.cpu_count() or 1, "--dist", "loadfile", "--durations", "15"]
+    count.pytest([*spread, "tests/unit"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
 
 
 def sanity(count):
