@@ -3,6 +3,8 @@
 
 # Lines of a source file. The design says "about 400"; beyond this a file has two subjects.
 FILE_LINES = 450
+# The DCMI child is sent to its own process as source text, so it can import nothing of ours and stays one file.
+FILE_LINES_OF = {"plugins/module_utils/_hardware/_dcmi.py": 480}
 LENGTH_SUFFIXES = (".py", ".yml", ".yaml", ".c", ".h", ".sh", ".j2")
 NO_LENGTH = ("tests/fixtures/", "tests/vectors/", "changelogs/changelog.yaml")
 
@@ -16,7 +18,8 @@ PAYLOAD_BYTES_OF = {"npu_gates": 290_000, "npu_info": 290_000, "npu_package": 29
 SPDX = "SPDX-License-Identifier: GPL-3.0-or-later"
 SPDX_SUFFIXES = (".py", ".yml", ".yaml", ".c", ".h", ".sh", ".j2", ".toml", ".cfg", ".service", ".conf", ".txt")
 SPDX_NAMES = ("Makefile", ".ansible-lint", ".yamllint", ".gitignore", "run")
-NO_SPDX = ("tests/fixtures/", "tests/vectors/", "changelogs/changelog.yaml", "changelogs/.plugin-cache.yaml", ".gitignore")
+# check_tools.conf is a list of words that a simulated package reads, as the vendor's does.
+NO_SPDX = ("tests/fixtures/", "tests/vectors/", "tests/simulator/packages/driver/check_tools.conf", "changelogs/changelog.yaml", "changelogs/.plugin-cache.yaml", ".gitignore")
 PLUGIN_HEADER = (
     "# Copyright (c) 2026 npu.fleet contributors",
     "# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)",
