@@ -19,7 +19,8 @@ SPDX = "SPDX-License-Identifier: GPL-3.0-or-later"
 SPDX_SUFFIXES = (".py", ".yml", ".yaml", ".c", ".h", ".sh", ".j2", ".toml", ".cfg", ".service", ".conf", ".txt")
 SPDX_NAMES = ("Makefile", ".ansible-lint", ".yamllint", ".gitignore", "run")
 # check_tools.conf is a list of words that a simulated package reads, as the vendor's does.
-NO_SPDX = ("tests/fixtures/", "tests/vectors/", "tests/simulator/packages/driver/check_tools.conf", "changelogs/changelog.yaml", "changelogs/.plugin-cache.yaml", ".gitignore")
+NO_SPDX = ("tests/fixtures/", "tests/vectors/", "tests/simulator/packages/driver/check_tools.conf",
+           "changelogs/changelog.yaml", "changelogs/.plugin-cache.yaml", ".gitignore")
 PLUGIN_HEADER = (
     "# Copyright (c) 2026 npu.fleet contributors",
     "# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)",
