@@ -19,7 +19,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import needs_licence
 
-#: Which components one pinned version covers. CANN's operator package must equal the toolkit (ascend-packages, fact 12).
+#: Which components one pinned version covers. CANN's operators must equal the toolkit (docs/facts.md, P 0 (12)).
 COMPONENTS_OF = {
     "driver": ("driver",),
     "firmware": ("firmware",),
@@ -80,7 +80,7 @@ def _with_files(steps, observed, wanted):
             code="checksum_missing",
             phase="plan",
             observed=missing,
-            hint=f"Add them to npu_fleet_checksums: run `sha256sum {' '.join(missing)}` in the depot and compare with the vendor's figures.",
+            hint=f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor's figures, and put them into npu_fleet_checksums.",
         )
     return [
         dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
@@ -198,7 +198,7 @@ def render(plan):
     return lines or ["packages and engine: nothing to change"]
 
 
-#: Labels that a node gets, from its chips. Names of the first group are the vendor's (device-plugin facts A4).
+#: Labels that a node gets, from its chips. "accelerator" and "node.kubernetes.io/npu.chip.name" are the vendor's names (docs/facts.md, K).
 def node_labels_of(observed, resource):
     """Kubernetes labels as a pure function of what was observed: {key: value}."""
     names = sorted({c["name"] for c in observed["chips"] if c.get("name")})

@@ -111,7 +111,7 @@ class Session:
             cause = f"there is no {self.kubelet_socket}: kubelet does not run"
         else:
             cause = (f"there is no folder {self.settings.kubelet_dir}: kubelet has never run here, or has it elsewhere "
-                     "(it is fixed at /var/lib/kubelet/device-plugins; a DaemonSet must mount that folder)")
+                     "(kubelet has it fixed at /var/lib/kubelet/device-plugins)")
         self.enter(KUBELET, cause)
         self.say.event("waiting for kubelet", cause=cause)
         await self.pause(0.05 if seen and self.knocks < KNOCKS else None)
