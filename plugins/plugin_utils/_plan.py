@@ -80,7 +80,7 @@ def _with_files(steps, observed, wanted):
             code="checksum_missing",
             phase="plan",
             observed=missing,
-            hint=f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor's figures, and put them into npu_fleet_checksums.",
+            hint=f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums.",
         )
     return [
         dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
