@@ -55,8 +55,9 @@ def _text(value, what, key):
 
 
 def _refuse(what, key, part, value, rule):
+    place = "%s %s '%s'" % (what, part, value) if part == "key" else "%s '%s' of %s '%s'" % (part, value, what, key)
     raise FleetError(
-        "The %s '%s' of %s '%s' is not allowed. The rule: %s." % (part, value, what, key, rule),
+        "The %s is not allowed. The rule: %s." % (place, rule),
         code="invalid_" + what, object=key, observed=value)
 
 
