@@ -33,7 +33,7 @@ def labels(observed):
 
 
 class FilterModule:
-    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, pinned_components, read_probe."""
+    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, package_source, pinned_components, read_probe."""
 
     def filters(self):
         return {
@@ -42,6 +42,7 @@ class FilterModule:
             "beyond_ceiling": _plan.beyond_ceiling,
             "node_labels": labels,
             "npu_resource": resource_of,
+            "package_source": _in_words(_plan.package_source),
             "pinned_components": _in_words(_plan.pinned_components),
             "read_probe": _probe.read_probe,
         }

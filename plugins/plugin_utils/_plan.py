@@ -61,7 +61,7 @@ def package_source(depot, name):
         return f"{depot.rstrip('/')}/{name}"
     if not depot.startswith("/"):
         raise FleetError(
-            f"npu_fleet_depot is '{depot}': neither a URL nor an absolute path.",
+            "npu_fleet_depot is neither an http(s):// URL nor an absolute path.",
             code="depot_invalid",
             phase="plan",
             hint="Use an http(s):// URL or an absolute path on the nodes.",
@@ -70,7 +70,10 @@ def package_source(depot, name):
 
 
 def _with_files(steps, observed, wanted):
-    """The steps with file, source and checksum of their packages; every checksum that is missing is named at once."""
+    """The steps with file and checksum of their packages; every checksum that is missing is named at once.
+
+    Where the file comes from is not part of it: a plan is printed, and the address of a depot may hold a password.
+    """
     names = [file_name(step["component"], step["to"], observed["family"], observed["arch"]) for step in steps]
     sums = wanted.get("checksums") or {}
     missing = [name for name in names if name not in sums]
@@ -82,10 +85,9 @@ def _with_files(steps, observed, wanted):
             observed=missing,
             hint=f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums.",
         )
-    return [
-        dict(step, file=name, src=package_source(wanted.get("depot"), name), sha256=sums[name])
-        for step, name in zip(steps, names, strict=True)
-    ]
+    if names:
+        package_source(wanted.get("depot"), names[0])
+    return [dict(step, file=name, sha256=sums[name]) for step, name in zip(steps, names, strict=True)]
 
 
 def _holder_refusal(observed, steps):
@@ -166,7 +168,7 @@ def engine_step(observed, wanted):
 def make_plan(observed, wanted):
     """The plan of one node.
 
-    Returns ``{"packages": [step + file, src, sha256], "refused": [{component, reason, hint}], "engine": {action, reason},
+    Returns ``{"packages": [step + file, sha256], "refused": [{component, reason, hint}], "engine": {action, reason},
     "reboot_required": bool, "changes": int}``; raises FleetError where the fleet's variables cannot be right.
     """
     todo, refused = _packages(observed, wanted)

@@ -30,7 +30,7 @@ def test_a_bare_node_gets_everything_in_order_with_file_source_and_sum():
     plan = _plan.make_plan(bare(), READY)
     assert [s["component"] for s in plan["packages"]] == ["driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime"]
     assert [s["file"] for s in plan["packages"]] == list(FILES)
-    assert plan["packages"][0]["src"] == "http://depot/" + FILES[0]
+    assert "depot" not in str(plan)  # a plan is printed, and the depot's address may hold a password
     assert plan["engine"]["action"] == "register"
     assert plan["changes"] == 6
     assert "driver         install    - -> 25.5.0" in _plan.render(plan)[0]
