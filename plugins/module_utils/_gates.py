@@ -26,6 +26,8 @@ EMPTY_TAR = "\0" * 1024
 #: What an operator does about a check that did not pass, by its name. A component that has no line of its own has COMPONENT_HINT.
 HINTS = {
     "npu present": "`lspci -nn -d 19e5:` on the node shows what the PCI bus has.",
+    "no chip lost": "`lspci -nn -d 19e5:` and `dmesg | grep -i -e aer -e devdrv` on the node; a power cycle may bring a chip back.",
+    "number of chips": "Look for the missing ones with `lspci -nn -d 19e5:`, or set npu_fleet_chips to what the node really has.",
     "one chip family": "`lspci -nn -d 19e5:` shows the ids; a node with several families cannot be managed.",
     "no reboot pending": "Run npu.fleet.site with npu_fleet_reboot: auto, or reboot the node.",
     "container engine": "Start it (`systemctl start docker`) or install it (Debian and Ubuntu: `apt-get install docker.io`).",
@@ -54,6 +56,10 @@ def same_version(left, right):
 
 def _host_checks(npu, wanted):
     yield _check("npu present", npu["present"], "%d PCI function(s)" % len(npu["chips"]))
+    lost = sorted(set(wanted.get("seen_before") or []) - {c["pci_address"] for c in npu["chips"]})
+    yield _check("no chip lost", not lost, "gone since this run began: %s" % ", ".join(lost) if lost else "all that this run began with")
+    expected, number = wanted.get("chips") or 0, len(npu["chips"])
+    yield _check("number of chips", expected in (0, number), "%d, expected %s" % (number, expected or "any"))
     yield _check("one chip family", npu["family"] is not None, npu["family"] or ", ".join(npu["families"]) or "none")
     yield _check("no reboot pending", not npu["reboot_required"], "; ".join(npu["reboot_reasons"]) or "nothing pending")
     if wanted.get("runtime"):
@@ -124,8 +130,9 @@ def judge(npu, wanted, container=None, plugin=None):
     """Verdicts of the gates named in ``wanted["gates"]``.
 
     ``npu``: as npu_info returns it. ``wanted``: ``{"gates": ["L0"...], "versions": {component: version}, "runtime": name or None,
-    "unhealthy_allowed": int, "unhealthy_from": level}``. Returns a list of ``{"gate", "name", "passed", "checks": [{"name", "passed",
-    "detail"}]}``; a gate after a failed one is judged too, so that an operator sees everything at once.
+    "unhealthy_allowed": int, "unhealthy_from": level, "chips": expected number or 0, "seen_before": [PCI address]}``. Returns a list of
+    ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate after a failed one is judged too, so that an
+    operator sees everything at once.
     """
     of = {
         "L0": lambda: _host_checks(npu, wanted),

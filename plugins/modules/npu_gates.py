@@ -41,6 +41,15 @@ options:
     type: str
     choices: [minor, major, critical]
     default: major
+  chips:
+    description: How many chips the node must have; V(0) for any number.
+    type: int
+    default: 0
+  seen_before:
+    description: PCI addresses of chips that were there earlier in this run. One that is gone fails L0.
+    type: list
+    elements: str
+    default: []
   agent_url:
     description: Where the agent of this node tells its state.
     type: str
@@ -131,6 +140,9 @@ from ansible_collections.npu.fleet.plugins.module_utils._hardware._families impo
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS, fit
 from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
 
+#: Options that say what is wanted of the node.
+WANTED = ("versions", "runtime", "unhealthy_allowed", "unhealthy_from", "chips", "seen_before")
+
 
 def argument_spec():
     names = [gate for gate, unused in _gates.GATES]
@@ -141,6 +153,8 @@ def argument_spec():
         runtime={"type": "str", "default": "ascend"},
         unhealthy_allowed={"type": "int", "default": 0},
         unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=LEVELS.get), "default": DEFAULT_LEVEL},
+        chips={"type": "int", "default": 0},
+        seen_before={"type": "list", "elements": "str", "default": []},
         agent_url={"type": "str", "default": "http://127.0.0.1:8083/readyz"},
     )
 
@@ -161,7 +175,7 @@ def judge(params, check_mode):
     npu = observe(params)
     verdicts = _gates.judge(
         npu,
-        dict({key: params[key] for key in ("versions", "runtime", "unhealthy_allowed", "unhealthy_from")}, gates=gates),
+        dict({key: params[key] for key in WANTED}, gates=gates),
         container=look_into_container(npu, params) if "L2" in gates else None,
         plugin=_gates.probe_plugin(params["agent_url"]) if "L3" in gates else None,
     )

@@ -143,6 +143,24 @@ def test_a_warning_keeps_a_chip_in_service_as_the_agent_does():
     assert failed(npu, dict(WANTED, unhealthy_from="minor"))[0] == {"L1", "L3"}
 
 
+def test_a_chip_that_went_during_the_run_fails_the_host_gate():
+    npu = converged()
+    gone = npu["chips"].pop(3)["pci_address"]
+    agreeing = {"status": dict(PLUGIN["status"], healthy=7, total=7)}
+    assert failed(npu, plugin=agreeing)[0] == set()
+    wanted = dict(WANTED, seen_before=[c["pci_address"] for c in converged()["chips"]])
+    gates, text = failed(npu, wanted, plugin=agreeing)
+    assert gates == {"L0"}
+    assert gone in text
+
+
+def test_number_of_chips_where_the_fleet_knows_it():
+    assert failed(converged(), dict(WANTED, chips=8))[0] == set()
+    gates, text = failed(converged(), dict(WANTED, chips=16))
+    assert gates == {"L0"}
+    assert "8, expected 16" in text
+
+
 def test_no_chips_is_never_a_pass():
     npu = converged()
     npu["chips"] = []

@@ -101,6 +101,16 @@ def test_chips_in_use_stop_driver_and_firmware_but_not_cann():
     assert [s["component"] for s in _plan.make_plan(npu, READY)["packages"]] == ["cann_kernels"]
 
 
+def test_our_own_agent_does_not_stop_driver_and_firmware():
+    npu = bare()
+    agent = {"pid": 7, "comm": "npu-agent", "device": "/dev/davinci_manager", "container": None, "unit": "npu-agent.service"}
+    npu["holders"] = [agent]
+    assert _plan.make_plan(npu, READY)["refused"] == []
+    npu["holders"] = [agent, dict(agent, pid=42, comm="python3", unit="training.service")]
+    (refused,) = _plan.make_plan(npu, READY)["refused"]
+    assert "in use by python3 (pid 42) on /dev/davinci_manager;" in refused["reason"]
+
+
 @pytest.mark.parametrize(
     ("engine", "wanted", "action"),
     [
