@@ -210,10 +210,10 @@ npu:
       sample: {"version": null, "archive_sha256": null, "config_sha256": null, "unit_sha256": null, "active": false, "enabled": false,
                "started_after_files": null}
     holders:
-      description: Processes that have an NPU's node open, with the id of their container.
+      description: Processes that have an NPU's node open, with the id of their container and the name of their systemd unit.
       type: list
       elements: dict
-      sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null}]
+      sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null, "unit": "training.service"}]
     users:
       description: Does the driver's user exist?
       type: dict

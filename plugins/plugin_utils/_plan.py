@@ -14,6 +14,7 @@ import os.path
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ansible_collections.npu.fleet.plugins.module_utils._agent import UNIT_NAME as AGENT_UNIT
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
@@ -92,7 +93,8 @@ def _with_files(steps, observed, wanted):
 
 def _holder_refusal(observed, steps):
     touched = [step["component"] for step in steps if step["component"] in CHIP_COMPONENTS]
-    holders = observed.get("holders") or []
+    # Our own agent is stopped before its driver or firmware changes.
+    holders = [holder for holder in observed.get("holders") or [] if holder.get("unit") != AGENT_UNIT]
     if not touched or not holders:
         return None
     who = ", ".join(f"{h['comm']} (pid {h['pid']}) on {h['device']}" for h in holders[:5])

@@ -12,6 +12,7 @@ import shlex
 # A chip's node, a virtual chip's node, or the manager that every user of the driver opens.
 HELD = re.compile(r"^/dev/(v?davinci[0-9]+|davinci_manager(?:_docker)?)(?: \(deleted\))?$")
 CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope)\Z")
 
 
 def under(root, path):
@@ -78,6 +79,26 @@ def container_of(cgroup_text):
     return found[-1] if found else None
 
 
+def unit_of(cgroup_text, own_container=None):
+    """Name of the unit of this machine's systemd that this cgroup text names.
+
+    It is the outermost part that is no slice, as systemd's own cg_path_get_unit has it: units of users and of a systemd in a container
+    stand further in and may bear any name. What lies around our own container is not of this machine.
+    """
+    paths = {}
+    for line in (cgroup_text or "").splitlines():
+        controllers, sign, path = line.partition(":")[2].partition(":")
+        if sign and controllers in ("", "name=systemd"):
+            paths[controllers] = path
+    for controllers in ("name=systemd", ""):
+        parts = paths.get(controllers, "").split("/")
+        inside = [number + 1 for number, part in enumerate(parts) if own_container and own_container in part]
+        parts = [part for part in parts[inside[-1] if inside else 0:] if part and not part.endswith(".slice")]
+        if parts and UNIT.match(parts[0]):
+            return parts[0]
+    return None
+
+
 def holders(proc_root="/proc"):
     """Processes that have an NPU's node open. Other users' processes are only seen by root; one that ends meanwhile is left out."""
     own = container_of(_text(os.path.join(proc_root, "self", "cgroup")))
@@ -86,10 +107,12 @@ def holders(proc_root="/proc"):
         folder = os.path.join(proc_root, str(pid))
         devices = sorted({device for device in (_held(os.path.join(folder, "fd", name)) for name in _names(folder, "fd")) if device})
         if devices:
-            container = container_of(_text(os.path.join(folder, "cgroup")))
+            cgroup = _text(os.path.join(folder, "cgroup"))
+            container = container_of(cgroup)
+            unit = unit_of(cgroup, own)
             comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
             container = None if container == own else container
-            found += [{"pid": pid, "comm": comm, "device": device, "container": container} for device in devices]
+            found += [{"pid": pid, "comm": comm, "device": device, "container": container, "unit": unit} for device in devices]
     return found
 
 

@@ -24,11 +24,13 @@ def test_holders(tmp_path):
     process(tmp_path, 9, "sh", ["/dev/null", "socket:[1]"])
     process(tmp_path, 100, "job", ["/dev/vdavinci101 (deleted)"], f"1:name=systemd:/kubepods/pod1/{ONE}/{TWO}\n0::/\n")
     process(tmp_path, 7, "edge", ["/tmp/dev/davinci0", "/dev/davinci0x", "/dev/hisi_hdc"])
+    process(tmp_path, 101, "npu-agent", ["/dev/davinci_manager"], "0::/system.slice/npu-agent.service\n")
     (tmp_path / "200").mkdir()  # ended while it was read
     assert _host.holders(str(tmp_path)) == [
-        {"pid": 12, "comm": "python3", "device": "/dev/davinci3", "container": ONE},
-        {"pid": 12, "comm": "python3", "device": "/dev/davinci_manager", "container": ONE},
-        {"pid": 100, "comm": "job", "device": "/dev/vdavinci101", "container": TWO},
+        {"pid": 12, "comm": "python3", "device": "/dev/davinci3", "container": ONE, "unit": f"docker-{ONE}.scope"},
+        {"pid": 12, "comm": "python3", "device": "/dev/davinci_manager", "container": ONE, "unit": f"docker-{ONE}.scope"},
+        {"pid": 100, "comm": "job", "device": "/dev/vdavinci101", "container": TWO, "unit": None},
+        {"pid": 101, "comm": "npu-agent", "device": "/dev/davinci_manager", "container": None, "unit": "npu-agent.service"},
     ]
 
 
@@ -36,7 +38,8 @@ def test_our_own_container_is_the_host(tmp_path):
     process(tmp_path, 12, "python3", ["/dev/davinci3"], f"0::/docker/{ONE}/init.scope\n")
     (tmp_path / "self").mkdir()
     (tmp_path / "self/cgroup").write_text(f"0::/docker/{ONE}/user.slice\n")
-    assert _host.holders(str(tmp_path))[0]["container"] is None
+    (holder,) = _host.holders(str(tmp_path))
+    assert (holder["container"], holder["unit"]) == (None, "init.scope")
 
 
 def test_no_proc(tmp_path):
@@ -55,6 +58,28 @@ def test_holder_of_this_very_machine(tmp_path):
 ])
 def test_container_of(text, container):
     assert _host.container_of(text) == container
+
+
+@pytest.mark.parametrize(("text", "own", "unit"), [
+    ("0::/system.slice/npu-agent.service\n", None, "npu-agent.service"),
+    ("0::/system.slice/npu-agent.service/workers\n", None, "npu-agent.service"),
+    ("0::/system.slice/system-job.slice/job@1.service\n", None, "job@1.service"),
+    ("4:memory:/job.service\n1:name=systemd:/system.slice/npu-agent.service\n0::/\n", None, "npu-agent.service"),
+    ("1:name=systemd:/\n0::/system.slice/npu-agent.service\n", None, "npu-agent.service"),
+    ("0::/user.slice/user-0.slice/session-3.scope\n", None, "session-3.scope"),
+    # Others may call theirs what they like.
+    ("0::/user.slice/user-1.slice/user@1.service/app.slice/npu-agent.service\n", None, "user@1.service"),
+    (f"0::/system.slice/docker-{ONE}.scope/system.slice/npu-agent.service\n", None, f"docker-{ONE}.scope"),
+    (f"0::/docker/{ONE}/system.slice/npu-agent.service\n", None, None),
+    # A node that is a container itself.
+    (f"0::/docker/{ONE}/system.slice/npu-agent.service\n", ONE, "npu-agent.service"),
+    (f"0::/system.slice/docker-{ONE}.scope/system.slice/npu-agent.service\n", ONE, "npu-agent.service"),
+    (f"0::/docker/{ONE}/docker/{TWO}/system.slice/npu-agent.service\n", ONE, None),
+    ("0::/kubepods/pod1/npu-agent.service\n", None, None),
+    ("0::/\n", None, None), ("odd", None, None), ("", None, None), (None, None, None),
+])
+def test_unit_of(text, own, unit):
+    assert _host.unit_of(text, own) == unit
 
 
 @pytest.mark.parametrize(("text", "expected"), [
