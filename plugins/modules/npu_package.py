@@ -107,6 +107,8 @@ options:
     description:
       - Seconds to wait for the package. A driver alone may take 700 seconds when its device nodes do not appear.
       - After it a package is ended, with all of its processes. Firmware never is; the module returns RV(running) then.
+      - Also the seconds to wait for another run of this module on the node before anything is done. It is an error when that does not
+        end in time.
     type: int
     default: 1800
   predicted:

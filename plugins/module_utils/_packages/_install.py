@@ -49,7 +49,7 @@ class Installer(object):
         if os.geteuid() != 0:
             hint = "Set become: true in the play, run with -b, or set ansible_become: true."
             raise FleetError("Packages need root.", "not_root", "prepare", observed=os.geteuid(), hint=hint)
-        with _journal.HostLock(self._places.state_dir, self._wish.component):
+        with _journal.HostLock(self._places.state_dir, self._wish.component, self._wish.timeout):
             self._take_up()
             if self.result["running"]:
                 return self._finish(self._observe())

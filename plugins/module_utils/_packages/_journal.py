@@ -14,30 +14,50 @@ import time
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 STATE_DIR = "/var/lib/npu-fleet"
+POLL_SECONDS = 0.5
 
 
 class HostLock(object):
-    """One package at a time on a host; the packages have no lock that holds (driver package, measured)."""
+    """One package at a time on a host; the packages have no lock that holds (driver package, measured).
 
-    def __init__(self, state_dir, what):
+    A module whose controller or connection is gone goes on and holds the lock, so the next run waits for it up to ``seconds``.
+    """
+
+    def __init__(self, state_dir, what, seconds=0):
         self._path = os.path.join(state_dir, "packages.lock")
         self._what = what
+        self._seconds = seconds
         self._descriptor = None
 
     def __enter__(self):
         os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(self._descriptor, 1000).decode("utf-8", "replace").strip()
+            self._wait()
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, ("%s, process %d" % (self._what, os.getpid())).encode("utf-8"), 0)
+        except BaseException:
             os.close(self._descriptor)
-            message = "Another run is at work on this host: %s." % (holder or "it does not say what")
-            hint = "Wait for its end, then run again."
-            raise FleetError(message, "busy", "lock", object=self._path, observed=holder, hint=hint) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, ("%s, process %d" % (self._what, os.getpid())).encode("utf-8"), 0)
+            raise
         return self
+
+    def _wait(self):
+        deadline = time.monotonic() + self._seconds
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise self._busy() from error
+            time.sleep(POLL_SECONDS)
+
+    def _busy(self):
+        holder = os.pread(self._descriptor, 1000, 0).decode("utf-8", "replace").strip()
+        waited = ", also after %g s" % self._seconds if self._seconds else ""
+        message = "Another run is at work on this host%s: %s." % (waited, holder or "it does not say what")
+        hint = "Wait for its end, then run again."
+        return FleetError(message, "busy", "lock", object=self._path, observed=holder, hint=hint)
 
     def __exit__(self, *unused):
         os.ftruncate(self._descriptor, 0)

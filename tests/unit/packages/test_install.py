@@ -3,6 +3,7 @@
 
 import json
 import os
+import threading
 import time
 
 import pytest
@@ -239,7 +240,24 @@ def test_firmware_is_waited_for_by_the_next_run(machine):
 
 def test_two_at_once(machine):
     with _install._journal.HostLock(machine.places.state_dir, "driver"):
-        assert machine.refused("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER)).code == "busy"
+        assert machine.refused("driver", "25.5.0", timeout=1, **machine.package(DRIVER, GOOD_DRIVER)).code == "busy"
+    assert machine.calls() == []
+
+
+def test_a_run_that_lost_its_controller_is_waited_for(machine):
+    """It holds the lock until its package has ended; the one that waited finds the work done."""
+    script = 'touch "$ROOT/began"; until [ -e "$ROOT/go" ]; do sleep 0.05; done\n'
+    package = machine.package(DRIVER, GOOD_DRIVER.replace("echo \"call", script + "echo \"call", 1))
+    orphan = threading.Thread(target=machine.install, args=("driver", "25.5.0"), kwargs=package)
+    orphan.start()
+    while not (machine.root / "began").exists():
+        time.sleep(0.02)
+    timer = threading.Timer(0.5, (machine.root / "go").touch)
+    timer.start()
+    result = machine.install("driver", "25.5.0", **package)
+    orphan.join()
+    assert (result["changed"], result["step"]["action"], result["after"]["version"]) == (False, "none", "25.5.0")
+    assert len(machine.calls()) == 1
 
 
 def test_not_root(machine, monkeypatch):

@@ -4,6 +4,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -19,6 +21,35 @@ def test_lock(tmp_path):
         assert "driver, process" in str(caught.value)
     with _journal.HostLock(str(tmp_path), "firmware"):
         pass
+
+
+def test_the_lock_is_waited_for(tmp_path):
+    """A module whose controller was killed goes on and ends some time later."""
+    holder = _journal.HostLock(str(tmp_path), "driver").__enter__()
+    timer = threading.Timer(0.7, holder.__exit__)
+    timer.start()
+    started = time.monotonic()
+    with _journal.HostLock(str(tmp_path), "firmware", 20):
+        assert 0.6 < time.monotonic() - started < 10
+        assert (tmp_path / "packages.lock").read_text().startswith("firmware, process")
+    timer.join()
+
+
+def test_the_wait_for_the_lock_ends(tmp_path, monkeypatch):
+    now, slept = [1000.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(_journal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_journal.time, "sleep", sleep)
+    with _journal.HostLock(str(tmp_path), "driver"):
+        with pytest.raises(FleetError, match="after 60 s: driver, process") as caught, _journal.HostLock(str(tmp_path), "firmware", 60):
+            pytest.fail("two at once")
+        assert (caught.value.code, caught.value.phase) == ("busy", "lock")
+    assert 60 <= sum(slept) < 62
+    assert min(slept) >= 0.2
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
