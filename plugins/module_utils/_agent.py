@@ -39,11 +39,32 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
+def tree_digest(folder):
+    """Over names and sizes of the files below a folder: cheap enough for each look, and enough to see that files are missing or cut.
+
+    Bytecode does not count: Python writes it when it likes. OSError when a folder cannot be read.
+    """
+    lines = []
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        for entry in os.scandir(os.path.join(folder, prefix)):
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    waiting.append(name + "/")
+            elif name != MARKER:
+                lines.append("%s\0%d\n" % (name, entry.stat(follow_symlinks=False).st_size))
+    return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def read_marker(folder):
-    """{"version", "sha256"} that agent_files left as its last act in a version folder; None when it is not complete."""
+    """{"version", "sha256"} that agent_files left as its last act in a version folder; None when its files are not those any more."""
     try:
         with open(os.path.join(folder, MARKER)) as handle:
             found = json.load(handle)
+        if found["tree"] != tree_digest(folder):
+            return None
         return {"version": str(found["version"]), "sha256": str(found["sha256"])}
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -12,7 +12,7 @@ import shutil
 import tarfile
 import zlib
 
-from ansible_collections.npu.fleet.plugins.module_utils._agent import MARKER, read_marker
+from ansible_collections.npu.fleet.plugins.module_utils._agent import MARKER, read_marker, tree_digest
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 LINK = "current"
@@ -28,11 +28,16 @@ def state(home):
     except OSError:
         return {"current": None, "versions": []}
     versions = [name for name in names if name != LINK and read_marker(os.path.join(home, name))]
-    try:
-        current = os.path.basename(os.readlink(os.path.join(home, LINK)))
-    except OSError:
-        current = None
+    current = linked(home)
     return {"current": current if current in versions else None, "versions": versions}
+
+
+def linked(home):
+    """The folder that the link names, whatever is in it; None without a link."""
+    try:
+        return os.path.basename(os.readlink(os.path.join(home, LINK)))
+    except OSError:
+        return None
 
 
 def describe(found):
@@ -53,14 +58,14 @@ def install(home, src, version, sha256, *, python, run, check_mode):
     there = folder in before["versions"] and read_marker(os.path.join(home, folder))["sha256"] == sha256
     previous = before["current"]
     changed = not there or previous != folder
-    if not changed:
-        names = []  # an older version stays until the next one comes
+    if not changed or linked(home) == folder:
+        names = []  # an older version stays until the next one comes, also when this one is only mended
     else:
         names = obsolete(os.listdir(home) if os.path.isdir(home) else [], folder, previous)
     result = {"changed": changed, "version": version, "sha256": sha256, "folder": folder, "removed": names}
     if check_mode or not changed:
-        kept = [name for name in (previous, folder) if name]
-        result["after"] = {"current": folder, "versions": sorted(set(kept))} if changed else before
+        kept = set(before["versions"]) - set(names)
+        result["after"] = {"current": folder, "versions": sorted(kept | {folder})} if changed else before
         return result
     make_folder(home)
     if not there:
@@ -123,8 +128,17 @@ def unpack(data, home, folder, python, run):
                 shutil.copyfileobj(archive.extractfile(member), target)
             os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
     compile_files(temporary, os.path.join(home, folder), python, run)
-    delete(os.path.join(home, folder))
+    swap(temporary, home, folder)
+
+
+def swap(temporary, home, folder):
+    """What was there goes aside first and is deleted last: the link names a whole folder again after two renames."""
+    old = os.path.join(home, ".old-" + folder)
+    delete(old)
+    if os.path.lexists(os.path.join(home, folder)):
+        os.rename(os.path.join(home, folder), old)
     os.rename(temporary, os.path.join(home, folder))
+    delete(old)
 
 
 def compile_files(temporary, final, python, run):
@@ -143,8 +157,9 @@ def compile_files(temporary, final, python, run):
 
 def write_marker(folder, version, sha256):
     path = os.path.join(folder, MARKER)
+    tree = tree_digest(folder)
     with open(path, "w") as stream:
-        json.dump({"version": version, "sha256": sha256}, stream)
+        json.dump({"version": version, "sha256": sha256, "tree": tree}, stream)
         stream.write("\n")
     os.chmod(path, 0o644)
 

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import sys
 import tarfile
 
@@ -76,6 +77,71 @@ def test_interrupted_install_is_made_anew(archive, tmp_path):
     (home / "current" / _agent.MARKER).unlink()
     assert install(home, archive)["changed"]
     assert _agent.read_marker(str(home / "current"))["sha256"] == archive.sha256
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGES = {
+    "folder gone": lambda current: shutil.rmtree(current / "npu_agent"),
+    "file gone": lambda current: (current / "npu_agent/serve.py").unlink(),
+    "file cut": lambda current: cut(current / "npu_agent/_hardware/_dcmi.py"),
+    "file emptied": lambda current: (current / "bin/npu-agent").write_bytes(b""),
+    "file added": lambda current: (current / "site-packages/grpcio.py").write_text("import os\n"),
+    "old marker": lambda current: (current / _agent.MARKER).write_text('{"version": "0.1.0", "sha256": "abc"}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_unpacked_again(archive, tmp_path, damage):
+    home = tmp_path / "home"
+    before = variant(archive, tmp_path, "0.0.9")
+    install(home, before)
+    install(home, archive)
+    whole = _agent.tree_digest(str(home / "current"))
+    link = os.lstat(home / "current").st_ino
+    DAMAGES[damage](home / "current")
+    assert _agent.read_marker(str(home / "current")) is None
+    predicted = install(home, archive, check=True)
+    result = install(home, archive)
+    assert result["changed"] and result["removed"] == [] and predicted == result
+    assert _agent.tree_digest(str(home / "current")) == whole
+    assert _agent.read_marker(str(home / "current"))["sha256"] == archive.sha256
+    assert sorted(os.listdir(home)) == sorted(["current", before.folder, archive.folder])  # one version back is still there
+    assert os.lstat(home / "current").st_ino != link  # a new link: the service sees that it is older than its files
+    assert install(home, archive)["changed"] is False
+
+
+def test_bytecode_is_no_damage(archive, tmp_path):
+    home = tmp_path / "home"
+    install(home, archive)
+    shutil.rmtree(home / "current/npu_agent/__pycache__")
+    (home / "current/bin/__pycache__").mkdir()
+    (home / "current/bin/__pycache__/x.pyc").write_bytes(b"x")
+    assert install(home, archive)["changed"] is False
+
+
+def test_a_repair_that_fails_leaves_what_is_there(archive, tmp_path):
+    home = tmp_path / "home"
+    install(home, archive)
+    (home / "current/npu_agent/serve.py").unlink()
+    with pytest.raises(FleetError):
+        install(home, archive, src=None)
+    with pytest.raises(FleetError):
+        install(home, archive, python="/bin/false")
+    assert (home / "current/npu_agent/cli.py").exists()
+    assert install(home, archive)["changed"]
+    assert sorted(os.listdir(home)) == sorted(["current", archive.folder])
+
+
+@pytest.mark.parametrize("left", [".old-", ".new-"])
+def test_a_repair_that_was_cut_between_its_renames(archive, tmp_path, left):
+    home = tmp_path / "home"
+    install(home, archive)
+    (home / archive.folder).rename(home / (left + archive.folder))
+    assert install(home, archive)["changed"]
+    assert sorted(os.listdir(home)) == sorted(["current", archive.folder])
 
 
 def repack(folder, *members):

@@ -201,12 +201,18 @@ def test_observe_a_node_without_agent(tmp_path):
 def test_observe_and_converged(node):
     systemd = Systemd(node)
     present(node, systemd)
-    (node / "opt/npu-agent/current" / _agent.MARKER).write_text(json.dumps({"version": "0.1.0", "sha256": "abc"}))
+    current = node / "opt/npu-agent/current"
+    marker = {"version": "0.1.0", "sha256": "abc", "tree": _agent.tree_digest(str(current))}
+    (current / _agent.MARKER).write_text(json.dumps(marker))
     seen = _agent.observe(str(node), systemd)
     assert (seen["version"], seen["archive_sha256"], seen["active"], seen["enabled"]) == ("0.1.0", "abc", True, True)
     assert _agent.converged(seen, "abc", "poll_seconds: 1\n", "[Service]\n")
     assert not _agent.converged(seen, "abd", "poll_seconds: 1\n", "[Service]\n")
     assert not _agent.converged(seen, "abc", "poll_seconds: 2\n", "[Service]\n")
+    (current / "bin/npu-agent").unlink()
+    seen = _agent.observe(str(node), systemd)
+    assert (seen["version"], seen["archive_sha256"]) == (None, None)
+    assert not _agent.converged(seen, "abc", "poll_seconds: 1\n", "[Service]\n")
 
 
 def test_start_is_counted_in_monotonic_time():
