@@ -52,6 +52,18 @@ def write(path, text, mode=0o644):
         raise
 
 
+def no_future(paths):
+    """Set files of the future to now. The clock was set back, or somebody touched them: no start would ever be later than they are.
+
+    Of a link itself, as changed_at() looks at it.
+    """
+    follow = os.utime not in os.supports_follow_symlinks
+    for path in paths:
+        now, changed = time.time(), _agent.changed_at(path)
+        if changed is not None and changed > now:
+            os.utime(path, (now, now), follow_symlinks=follow)
+
+
 def check_config(config, root, run):
     """Let the agent itself judge the text before it becomes the file."""
     program = _agent.under(root, PROGRAM)
@@ -145,6 +157,7 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
         if wanted:
             write(_agent.under(root, path), text)
     if actions:
+        no_future([_agent.under(root, path) for path in (_agent.CONFIG, _agent.UNIT, _agent.HOME + "/current")])
         systemctl(run, "daemon-reload")
     if steps["enable"]:
         systemctl(run, "enable", _agent.UNIT_NAME)

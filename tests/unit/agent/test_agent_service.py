@@ -99,6 +99,35 @@ def test_a_run_that_was_cut_before_its_restart_is_finished(node, touched):
     assert result["actions"] == ["restart"] and result["reasons"] == ["the service was started before its files changed"]
 
 
+@pytest.mark.parametrize("touched", ["etc/npu-agent/config.yaml", "etc/systemd/system/npu-agent.service", "opt/npu-agent/current"])
+def test_files_of_the_future_cost_one_restart(node, touched):
+    """The clock was set back: without mending the times each run would restart the agent."""
+    (node / "opt/npu-agent/current").rename(node / "opt/npu-agent/1")
+    (node / "opt/npu-agent/current").symlink_to("1")
+    systemd = Systemd(node)
+    present(node, systemd)
+    time.sleep(0.02)
+    later, old = time.time() + 3600, os.stat(node / "opt/npu-agent/1").st_mtime
+    os.utime(node / touched, (later, later), follow_symlinks=False)
+    systemd.calls.clear()
+    assert present(node, systemd, check=True)["changed"] and os.lstat(node / touched).st_mtime == pytest.approx(later)
+    result = present(node, systemd)
+    assert result["actions"] == ["restart"] and systemd.verbs() == ["daemon-reload", "restart"]
+    assert result["after"]["started_after_files"] is True and os.lstat(node / touched).st_mtime <= time.time()
+    assert os.stat(node / "opt/npu-agent/1").st_mtime == old  # of the link, not of the folder
+    assert present(node, systemd)["changed"] is False
+
+
+def test_start_with_files_of_the_future(node):
+    systemd = Systemd(node)
+    present(node, systemd)
+    later = time.time() + 3600
+    os.utime(node / "etc/npu-agent/config.yaml", (later, later))
+    systemd.active = False
+    assert present(node, systemd)["actions"] == ["start"]
+    assert present(node, systemd)["changed"] is False
+
+
 def test_refused_configuration_changes_nothing(node):
     systemd = Systemd(node)
     with pytest.raises(FleetError) as error:
