@@ -91,8 +91,11 @@ def test_a_host_without_npu_is_told_and_the_others_go_on(site):
 
 def test_wrong_checksum_is_refused_before_anything_starts(site):
     sums = dict(lab.checksums(lab.BUILD / "depot"), **{DRIVER: "0" * 64})
-    done = site("-l", NODE, npu_fleet_checksums=sums)
+    users = yaml.safe_load((site.folder / "group_vars/npu_nodes.yml").read_text())
+    depot = users["npu_fleet_depot"].replace("http://", "http://depot:canary-0815@")
+    done = site("-l", NODE, "-vvv", npu_fleet_checksums=sums, npu_fleet_depot=depot)
     assert done.returncode == 2
+    assert "canary-0815" not in done.stdout + done.stderr
     assert DRIVER in words(done)
     assert "0" * 64 in words(done)
     assert install_record() == ""
