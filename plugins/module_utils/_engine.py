@@ -30,6 +30,7 @@ def observe(run, root="/", timeout=20):
 
 
 def _unknown(name, error):
+    reason = "%s: %s" % (type(error).__name__, error)
     return {
         "name": name,
         "version": None,
@@ -40,7 +41,8 @@ def _unknown(name, error):
         "default_runtime": None,
         "live_restore": None,
         "containers_running": None,
-        "error": "%s: %s" % (type(error).__name__, error),
+        "configured": {"runtimes": {}, "default_runtime": None, "error": reason},
+        "error": reason,
     }
 
 

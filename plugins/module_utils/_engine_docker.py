@@ -57,26 +57,73 @@ def observe(run, root="/", timeout=20):
     """Return dockerd's entry of ``npu_info.engines``."""
     process = observe_process(run, root, timeout)
     info = query_info(run, root, timeout)
-    digest, error = _config_digest(under(root, process["config_path"]))
+    found, error = _config(under(root, process["config_path"]))
+    default_flag = process["flags"].get("default-runtime", [None])[-1]
     return {
         "name": NAME,
         "version": info["version"] or binary_version(run, root, timeout),
         "active": info["active"],
         "config_path": process["config_path"],
-        "config_sha256": digest,
+        "config_sha256": found and found.sha256,
         "runtimes": {name: runtime["path"] for name, runtime in info["runtimes"].items()},
         "default_runtime": info["default_runtime"],
         "live_restore": info["live_restore"],
         "containers_running": info["containers_running"],
+        "configured": no_config(error) if error else configured(found.data, process["config_path"], default_flag),
         "error": info["error"] or error,
     }
 
 
-def _config_digest(path):
+def _config(path):
     try:
-        return snapshot(path).sha256, None
+        return snapshot(path), None
     except FleetError as error:
         return None, str(error)
+
+
+# --- what stands in the file ---
+
+
+def configured(data, path, default_flag=None):
+    """Return what dockerd would know after its next start; no value of the file other than names, paths and the default. Pure.
+
+    A reload takes over a key only where it stands in the file (moby daemon/reload_unix.go), so dockerd may still have a runtime that the
+    file lost. ``default_flag`` is the default runtime that dockerd's command line names: it may not stand in both places.
+    """
+    try:
+        config = _config_object(data)
+        default = config.get("default-runtime") or default_flag
+        if default is not None and not isinstance(default, str):
+            raise ValueError('"default-runtime" is not a text')
+        return {"runtimes": _config_runtimes(config), "default_runtime": default, "error": None}
+    except UnicodeDecodeError as error:
+        line, reason = data.count(b"\n", 0, error.start) + 1, "it is not UTF-8 text"
+    except json.JSONDecodeError as error:
+        # Its message may quote what stands there.
+        line, reason = error.lineno, "it is not JSON"
+    except (ValueError, RecursionError) as error:
+        line, reason = 1, str(error)
+    return no_config("%s, line %d: %s." % (path, line, reason))
+
+
+def _config_object(data):
+    text = (data or b"").decode("utf-8")
+    config = json.loads(text) if text.strip() else {}
+    if not isinstance(config, dict):
+        raise ValueError("it is not a JSON object")
+    return config
+
+
+def _config_runtimes(config):
+    runtimes = config.get("runtimes") or {}
+    if not isinstance(runtimes, dict) or not all(isinstance(runtime, dict) for runtime in runtimes.values()):
+        raise ValueError('"runtimes" is not an object of objects')
+    return {name: str(runtime.get("path") or runtime.get("runtimeType") or "") for name, runtime in runtimes.items()}
+
+
+def no_config(error):
+    """Return what is told of a file that says nothing, and why."""
+    return {"runtimes": {}, "default_runtime": None, "error": error}
 
 
 # --- docker info ---

@@ -200,10 +200,27 @@ npu:
       type: dict
       sample: {"firmware": {"state": "absent", "version": null, "running": null, "path": null, "reason": null, "record": {}}}
     engines:
-      description: Container engines on the node.
+      description:
+        - Container engines on the node. C(runtimes) and C(default_runtime) are what the engine has in effect.
+        - C(configured) is what its configuration file says, and so what it would have after its next start; for a file that is broken
+          C(error) there has the line.
       type: list
       elements: dict
-      sample: []
+      sample:
+        - name: docker
+          version: 20.10.24
+          active: true
+          config_path: /etc/docker/daemon.json
+          config_sha256: ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356
+          runtimes: {"runc": "runc", "ascend": "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"}
+          default_runtime: runc
+          live_restore: false
+          containers_running: 0
+          configured:
+            runtimes: {"ascend": "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"}
+            default_runtime: null
+            error: null
+          error: null
     agent:
       description: The agent as it is on the node.
       type: dict

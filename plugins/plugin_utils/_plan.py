@@ -149,7 +149,7 @@ def _packages(observed, wanted):
 
 
 def engine_step(observed, wanted):
-    """'register' or 'none' for the engine's entry of the NPU runtime, from what the engine itself reports."""
+    """'register' or 'none' for the engine's entry of the NPU runtime, from what the engine itself reports and what its file says."""
     if not wanted:
         return {"action": "none", "reason": "no runtime wanted"}
     name = wanted["name"]
@@ -164,7 +164,25 @@ def engine_step(observed, wanted):
         return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
     if _flag(wanted, "set_default") and engine.get("default_runtime") != name:
         return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
+    missing = _missing_in_file(engine, wanted)
+    if missing:
+        return {"action": "register", "reason": missing}
     return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
+
+
+def _missing_in_file(engine, wanted):
+    """What the engine has in its memory only, and would have lost after its next start; None when its file says it, too."""
+    said, name = engine.get("configured"), wanted["name"]
+    if said is None:
+        return None
+    if said["error"]:
+        return f"{engine['name']}: {said['error']}"
+    path = said["runtimes"].get(name)
+    if path != wanted["path"]:
+        return f"{engine['config_path']} has {name} as {path or 'nothing'}, wanted {wanted['path']}"
+    if _flag(wanted, "set_default") and said["default_runtime"] != name:
+        return f"{engine['config_path']} has the default runtime {said['default_runtime'] or 'of the engine'}, wanted {name}"
+    return None
 
 
 def make_plan(observed, wanted):

@@ -26,7 +26,7 @@ def test_a_running_dockerd(node):
         "name": "docker", "version": "20.10.24+dfsg1", "active": True, "config_path": "/etc/docker/daemon.json",
         "config_sha256": hashlib.sha256(node.config.read_bytes()).hexdigest(),
         "runtimes": {"ascend": "/a", "runc": "runc"}, "default_runtime": "runc", "live_restore": False, "containers_running": 1,
-        "error": None,
+        "configured": {"runtimes": {"ascend": "/a"}, "default_runtime": None, "error": None}, "error": None,
     }  # fmt: skip
     assert [call for call in node.state["calls"] if call[0] == "docker"] == [["docker", "info", "--format", "{{json .}}"]]
 
@@ -62,6 +62,58 @@ def test_a_file_that_can_not_be_read_is_an_error_beside_the_facts(node):
     (engine,) = _engine.observe(run, str(node.root))
     assert engine["active"] is True
     assert "is not a regular file" in engine["error"]
+    assert engine["configured"] == {"runtimes": {}, "default_runtime": None, "error": engine["error"]}
+
+
+def test_a_runtime_that_only_dockerd_remembers_is_not_configured(node):
+    node.write('{"runtimes": {"ascend": {"path": "/a"}}}')
+    node.write("{}", load=False)
+    run([str(node.root / "usr/bin/systemctl"), "reload", "docker"], 20)
+    (engine,) = _engine.observe(run, str(node.root))
+    assert engine["runtimes"]["ascend"] == "/a"
+    assert engine["configured"] == {"runtimes": {}, "default_runtime": None, "error": None}
+
+
+def test_a_default_on_the_command_line_counts_as_configured(node):
+    node.set(command="/usr/sbin/dockerd -H fd:// --default-runtime=ascend")
+    (engine,) = _engine.observe(run, str(node.root))
+    assert engine["configured"] == {"runtimes": {}, "default_runtime": "ascend", "error": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "runtimes", "default"),
+    [
+        (None, {}, None),
+        (b" \n", {}, None),
+        (b"{}", {}, None),
+        (b'{"runtimes": null, "default-runtime": ""}', {}, None),
+        (b'{"runtimes": {"a": {"path": "/a", "runtimeArgs": ["--token=canary"]}, "b": {"runtimeType": "io.b.v1"}, "c": {}},'
+         b' "default-runtime": "a", "proxies": {"http-proxy": "http://u:canary@p"}}', {"a": "/a", "b": "io.b.v1", "c": ""}, "a"),
+    ],
+)  # fmt: skip
+def test_what_the_file_says(data, runtimes, default):
+    assert docker.configured(data, "/d.json") == {"runtimes": runtimes, "default_runtime": default, "error": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'{\n  "http-proxy": "http://u:canary@p",\n  canary\n}', "/d.json, line 3: it is not JSON."),
+        (b'{"a": "\\canary"}', "/d.json, line 1: it is not JSON."),
+        (b'{"a": 1} canary', "/d.json, line 1: it is not JSON."),
+        (b'\xef\xbb\xbf{}', "/d.json, line 1: it is not JSON."),
+        (b'{\n"canary": "\xff"}', "/d.json, line 2: it is not UTF-8 text."),
+        (b'["canary"]', "/d.json, line 1: it is not a JSON object."),
+        (b'{"runtimes": ["canary"]}', '/d.json, line 1: "runtimes" is not an object of objects.'),
+        (b'{"runtimes": {"a": "canary"}}', '/d.json, line 1: "runtimes" is not an object of objects.'),
+        (b'{"default-runtime": ["canary"]}', '/d.json, line 1: "default-runtime" is not a text.'),
+        (b"[" * 100000, "/d.json, line 1: "),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_told_without_its_content(data, error):
+    found = docker.configured(data, "/d.json")
+    assert found["error"].startswith(error)
+    assert (found["runtimes"], found["default_runtime"], "canary" in found["error"]) == ({}, None, False)
 
 
 @pytest.mark.parametrize("error", [OSError("no"), ValueError("odd"), FleetError("gone", "command_missing")])
@@ -72,6 +124,7 @@ def test_it_never_raises(node, error):
     (engine,) = _engine.observe(broken, str(node.root))
     assert engine["active"] is False
     assert str(error) in engine["error"]
+    assert engine["configured"] == {"runtimes": {}, "default_runtime": None, "error": engine["error"]}
 
 
 @pytest.mark.parametrize(

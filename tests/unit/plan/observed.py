@@ -67,6 +67,7 @@ CONVERGED = {
             "default_runtime": "runc",
             "live_restore": False,
             "containers_running": 0,
+            "configured": {"runtimes": {"ascend": "/opt/ascend-docker-runtime"}, "default_runtime": None, "error": None},
             "error": None,
         }
     ],
@@ -123,4 +124,5 @@ def bare():
         "docker_runtime": {"on_disk": None},
     }
     npu["engines"][0]["runtimes"] = {"runc": "runc"}
+    npu["engines"][0]["configured"]["runtimes"] = {}
     return npu

@@ -111,6 +111,18 @@ def test_our_own_agent_does_not_stop_driver_and_firmware():
     assert "in use by python3 (pid 42) on /dev/davinci_manager;" in refused["reason"]
 
 
+def said(path="/opt/ascend-docker-runtime", default=None, error=None):
+    """What the engine's file says."""
+    return {"runtimes": {"ascend": path} if path else {}, "default_runtime": default, "error": error}
+
+
+def test_an_entry_that_is_only_in_the_memory_of_the_engine_is_named():
+    npu = converged()
+    npu["engines"][0]["configured"] = said(path=None)
+    reason = _plan.engine_step(npu, WANTED["runtime"])["reason"]
+    assert reason == "/etc/docker/daemon.json has ascend as nothing, wanted /opt/ascend-docker-runtime"
+
+
 @pytest.mark.parametrize(
     ("engine", "wanted", "action"),
     [
@@ -118,7 +130,12 @@ def test_our_own_agent_does_not_stop_driver_and_firmware():
         ({"runtimes": {}}, {}, "register"),
         ({"runtimes": {"ascend": "/elsewhere"}}, {}, "register"),
         ({}, {"set_default": True}, "register"),
-        ({"default_runtime": "ascend"}, {"set_default": True}, "none"),
+        ({"default_runtime": "ascend", "configured": said(default="ascend")}, {"set_default": True}, "none"),
+        ({"default_runtime": "ascend", "configured": said()}, {"set_default": True}, "register"),
+        ({"configured": said(path=None)}, {}, "register"),
+        ({"configured": said(path="/elsewhere")}, {}, "register"),
+        ({"configured": said(error="/d.json, line 2: it is not JSON.")}, {}, "register"),
+        ({"configured": None}, {}, "none"),
         ({"error": "is down"}, {}, "register"),
         ({}, {"engine": "docker"}, "none"),
         ({}, {"engine": "containerd"}, "register"),
