@@ -3,13 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything about one node in one look: what npu_info returns and what the gates judge. Private to the collection."""
 
-from ansible_collections.npu.fleet.plugins.module_utils import _agent, _engine
+from ansible_collections.npu.fleet.plugins.module_utils import _agent, _detached, _engine
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient, DcmiError, find_library
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import holders, host, users_present
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import holders, host, under, users_present
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._query import QueryError, find_npu_smi
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _state
+from ansible_collections.npu.fleet.plugins.module_utils._packages._units import running_packages
 
 DRIVER_USER = "HwHiAiUser"
 INSTALL_PATH = "/usr/local/Ascend"
@@ -63,6 +64,8 @@ def versions(hardware, components):
 def observe(params):
     """Everything about this node. Raises FleetError when its own files cannot be read."""
     root = params["root"]
+    # First, so that a package that ends while we look is still one that runs: what it leaves may be seen half done.
+    at_work = running_packages(under(root, _detached.STATE_DIR))
     record = _state.observe(root)["driver"]["record"]
     hardware = see_hardware(params, record.get("install_path") or INSTALL_PATH)
     npu = host(root, params["proc_root"])
@@ -75,6 +78,9 @@ def observe(params):
         "kernel": npu["kernel"],
     })
     reasons = [components[name]["reason"] for name in sorted(components) if components[name]["state"] == "reboot_pending"]
+    if at_work:
+        # Nobody may take a node down in the middle of a flash.
+        reasons = []
     seen = ("present", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query")
     npu.update({key: hardware[key] for key in seen})
     npu.update(
@@ -84,6 +90,7 @@ def observe(params):
         agent=_agent.observe(root, run),
         holders=holders(params["proc_root"]),
         users=users_present(sorted({DRIVER_USER, record.get("username") or DRIVER_USER}), root),
+        running_packages=at_work,
         reboot_required=bool(reasons),
         reboot_reasons=reasons,
     )

@@ -235,8 +235,15 @@ npu:
       description: Does the driver's user exist?
       type: dict
       sample: {"HwHiAiUser": true}
+    running_packages:
+      description:
+        - Components whose package still runs on the node, also when the run that started it lost its connection. Only root sees them.
+        - Do not reboot or power off the node meanwhile.
+      type: list
+      elements: str
+      sample: []
     reboot_required:
-      description: Is what runs another version than what is on disk?
+      description: Is what runs another version than what is on disk? Never true while a package runs (RV(npu.running_packages)).
       type: bool
       sample: false
     reboot_reasons:

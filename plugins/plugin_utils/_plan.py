@@ -131,6 +131,14 @@ def _unknown_refusal(observed):
     }
 
 
+def _running_refusal(component):
+    return {
+        "component": component,
+        "reason": f"The package of {component} still runs on this node.",
+        "hint": "Do not reboot or power off the node. Run the playbook again later.",
+    }
+
+
 def _packages(observed, wanted):
     pins = pinned_components(wanted.get("versions") or {})
     steps = decide(
@@ -144,6 +152,7 @@ def _packages(observed, wanted):
     todo = [s for s in steps if s["action"] not in ("none", "refuse")]
     if not _flag(wanted, "accept_licence"):
         refused += [_licence_refusal(s) for s in todo if needs_licence(s["component"], s["to"])]
+    refused += [_running_refusal(component) for component in observed.get("running_packages") or []]
     refused += filter(None, [_holder_refusal(observed, todo), _unknown_refusal(observed) if todo else None])
     return todo, refused
 

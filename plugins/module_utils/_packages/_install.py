@@ -15,6 +15,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._command import run, str
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _journal, _names, _options, _runfile, _users, _verdict
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
+from ansible_collections.npu.fleet.plugins.module_utils._packages._units import unit_name
 
 Wish = namedtuple(
     "Wish",
@@ -39,7 +40,7 @@ class Installer(object):
         self._wish = wish
         self._observe = observe
         self._places = places
-        self._unit = _unit(wish.component)
+        self._unit = unit_name(wish.component)
         self.result = {"changed": False, "running": False, "attached": False, "log": None, "created": [], "warnings": []}
 
     def ensure(self, check_mode):
@@ -71,12 +72,12 @@ class Installer(object):
     def _take_up(self):
         """Wait for a run that lost its caller. Whatever came of it is seen by the look that follows."""
         for component in KNOWN:
-            if not _detached.vendor_running(_unit(component), self._places.run_dir):
+            if not _detached.vendor_running(unit_name(component), self._places.run_dir):
                 continue
             if component != self._wish.component:
                 message = "The package of %s still runs on this host." % component
-                hint = "Wait for its end (`systemctl status %s` on the node), then run again." % _unit(component)
-                raise FleetError(message, "busy", "lock", object=_unit(component), hint=hint)
+                hint = "Wait for its end (`systemctl status %s` on the node), then run again." % unit_name(component)
+                raise FleetError(message, "busy", "lock", object=unit_name(component), hint=hint)
             now = self._brief(self._observe())
             step = {"component": component, "action": "attach", "from": now["version"], "to": self._wish.version, "reboot": False}
             self.result.update(before=now, step=dict(step, reason="An earlier run is still at work.", code=None))
@@ -295,10 +296,6 @@ class _WorkFolder(object):
     def __exit__(self, *unused):
         if not self.keep:
             shutil.rmtree(self._top, ignore_errors=True)
-
-
-def _unit(component):
-    return "npu-fleet-" + component.replace("_", "-")
 
 
 def _start_words(source):

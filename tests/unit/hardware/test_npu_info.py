@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hardware_samples import sample
 
-from ansible_collections.npu.fleet.plugins.module_utils import _hardware, _observe
+from ansible_collections.npu.fleet.plugins.module_utils import _detached, _hardware, _observe
 from ansible_collections.npu.fleet.plugins.modules import npu_info
 
 AGENT = {"version": None, "active": False}
@@ -68,7 +68,7 @@ def test_host_without_npu(node):
     npu = npu_info.observe(node.params)
     assert (npu["present"], npu["chips"], npu["query"]["ok"], npu["query"]["error"]) == (False, [], True, None)
     assert (npu["os"]["id"], npu["boot_id"], npu["users"], npu["agent"]) == ("debian", "b-1", {"HwHiAiUser": True}, AGENT)
-    assert (npu["reboot_required"], npu["reboot_reasons"], npu["holders"]) == (False, [], [])
+    assert (npu["reboot_required"], npu["reboot_reasons"], npu["running_packages"], npu["holders"]) == (False, [], [], [])
     assert npu["components"]["driver"]["state"] == "absent"
     assert npu["versions"]["driver"] == {"on_disk": None, "running": None}
     assert npu["versions"]["firmware"] == {"on_disk": None, "running": None, "per_chip": []}
@@ -110,6 +110,25 @@ def test_firmware_on_disk_is_not_the_running_one(node):
     assert npu["components"]["firmware"]["state"] == "reboot_pending"
     assert npu["reboot_required"] is True
     assert "7.9.0" in " ".join(npu["reboot_reasons"])
+
+
+def test_no_reboot_is_asked_for_while_a_package_runs(node, monkeypatch):
+    server(node)
+    install(node, firmware="7.9.0")
+    tool(node, sample("info_910b_gap.txt"), sample("info-t-board.txt"))
+    notes = node.root / "run/npu-fleet"
+    notes.mkdir(parents=True)
+    note = notes / "npu-fleet-firmware.json"
+    # As a host without systemd has it: this very process is the one that runs the package.
+    monkeypatch.setattr(_detached, "_systemd_version", lambda: 0)
+    note.write_text(json.dumps({"log": "/x.log", "pid": os.getpid(), "start": _detached._start_time(os.getpid())}))
+    npu = npu_info.observe(node.params)
+    assert npu["running_packages"] == ["firmware"]
+    assert (npu["reboot_required"], npu["reboot_reasons"]) == (False, [])
+    assert npu["components"]["firmware"]["state"] == "reboot_pending"
+    note.write_text(json.dumps({"log": "/x.log", "pid": os.getpid(), "start": 1, "rc": 0}))
+    npu = npu_info.observe(node.params)
+    assert (npu["running_packages"], npu["reboot_required"]) == ([], True)
 
 
 def test_nothing_is_claimed_when_the_tool_hangs(node):

@@ -82,6 +82,7 @@ CONVERGED = {
     },
     "holders": [],
     "users": {"HwHiAiUser": True},
+    "running_packages": [],
     "reboot_required": False,
     "reboot_reasons": [],
 }

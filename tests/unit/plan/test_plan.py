@@ -111,6 +111,21 @@ def test_our_own_agent_does_not_stop_driver_and_firmware():
     assert "in use by python3 (pid 42) on /dev/davinci_manager;" in refused["reason"]
 
 
+@pytest.mark.parametrize("node", [converged, bare])
+def test_a_package_that_still_runs_stops_the_node(node):
+    npu = node()
+    npu["running_packages"] = ["firmware"]
+    plan = _plan.make_plan(npu, READY)
+    assert plan["packages"] == []
+    assert plan["refused"] == [
+        {
+            "component": "firmware",
+            "reason": "The package of firmware still runs on this node.",
+            "hint": "Do not reboot or power off the node. Run the playbook again later.",
+        }
+    ]
+
+
 def said(path="/opt/ascend-docker-runtime", default=None, error=None):
     """What the engine's file says."""
     return {"runtimes": {"ascend": path} if path else {}, "default_runtime": default, "error": error}
