@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of the lanes counts honestly: nothing that was not run passes, and each failure is seen at the end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LANES = Path(__file__).resolve().parents[2] / "lanes"
+sys.path.insert(0, str(LANES))
+
+import lanes
+import run
+import steps
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    monkeypatch.setattr(steps, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(steps, "HOME", tmp_path / "build" / "home")
+    return tmp_path / "build"
+
+
+def script(folder, text):
+    path = folder / "script.sh"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+def counted(count):
+    return count.passed, count.failed
+
+
+def test_a_step_that_fails_is_counted_and_the_next_one_runs(build, tmp_path):
+    count = steps.Count()
+    count.step("no", [script(tmp_path, "exit 3")])
+    count.step("yes", ["true"])
+    assert counted(count) == (1, 1)
+    assert run.verdict(count) == "failed"
+
+
+@pytest.mark.parametrize(("code", "last_line", "expected"), [
+    (0, "4 passed, 1 skipped in 0.50s", (4, 0)),
+    (1, "2 failed, 4 passed, 3 errors in 61.10s (0:01:01)", (4, 5)),
+    (1, "1 passed, 1 error in 0.1s", (1, 1)),
+    (5, "no tests ran in 0.01s", (0, 1)),
+    (2, "usage: pytest", (0, 1)),
+])
+def test_pytest_is_counted_by_its_tests(build, tmp_path, code, last_line, expected):
+    count = steps.Count()
+    count.pytest([], python=script(tmp_path, f'echo "{last_line}"\nexit {code}'))
+    assert counted(count) == expected
+    assert count.not_run == (["1 tests skipped"] if "skipped" in last_line else [])
+
+
+@pytest.mark.parametrize(("code", "lines", "expected"), [
+    (0, ['Running sanity test "compile"', 'Running sanity test "pep8"'], (2, 0)),
+    (0, ["WARNING: All targets skipped."], (0, 1)),
+    (1, ['Running sanity test "compile"', 'Running sanity test "pep8"', "FATAL: The 1 sanity test(s) listed below (out of 2) failed."],
+     (1, 1)),
+    (1, ['Running sanity test "compile"', "Traceback"], (1, 1)),
+])
+def test_ansible_test_is_counted_by_its_tests(build, tmp_path, code, lines, expected):
+    count = steps.Count()
+    count.sanity([script(tmp_path, "\n".join(f"echo '{line}'" for line in lines) + f"\nexit {code}")])
+    assert counted(count) == expected
+
+
+def test_a_missing_interpreter_is_told_and_does_not_pass(build, monkeypatch, capsys):
+    monkeypatch.setattr(steps, "interpreter", lambda version: None)
+    count, _ = run.run_lane("old-python")
+    assert counted(count) == (0, 0)
+    assert run.verdict(count) == "not run"
+    assert "not run here: 3.6 (no interpreter)" in capsys.readouterr().out
+    assert "3.6 (no interpreter)" in run.table({"old-python": (count, 1.0)})[1]
+
+
+def test_interpreters_are_asked_for_their_version(monkeypatch, tmp_path):
+    fake = tmp_path / "python3.6"
+    fake.write_text("#!/bin/sh\necho 3.5\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PYENV_ROOT", raising=False)
+    assert steps.interpreter("3.6") is None
+    fake.write_text("#!/bin/sh\necho 3.6\n")
+    assert steps.interpreter("3.6") == fake
+    assert steps.interpreter(steps.PYTHON) == Path(sys.executable)
+
+
+def test_a_lane_that_does_nothing_fails(monkeypatch, capsys):
+    monkeypatch.setitem(run.LANES, "idle", lambda count: None)
+    monkeypatch.setattr(run.LANES["idle"], "__doc__", "Nothing.")
+    assert run.main(["idle"]) == 1
+    assert capsys.readouterr().out.endswith("\n0 passed, 1 failed\n")
+
+
+def test_all_lanes_run_and_the_sum_is_the_last_line(monkeypatch, capsys):
+    def good(count):
+        """Good."""
+        count.passed += 2
+
+    def bad(count):
+        """Bad."""
+        raise steps.StepFailed("broken")
+
+    monkeypatch.setattr(run, "LANES", {"bad": bad, "good": good})
+    assert run.main(["bad", "good"]) == 1
+    output = capsys.readouterr().out
+    assert "==== bad: failed" in output
+    assert "==== good: passed" in output
+    assert output.endswith("\n2 passed, 1 failed\n")
+    assert run.main(["good"]) == 0
+
+
+def test_unknown_lanes_are_refused(capsys):
+    assert run.main(["none"]) == 2
+    assert "no such lane: none" in capsys.readouterr().err
+
+
+def test_every_lane_says_what_it_does():
+    assert all(lane.__doc__ for lane in lanes.LANES.values())
+
+
+def test_copy_is_exact(build, monkeypatch, tmp_path):
+    root = tmp_path / "clone"
+    for name in ("plugins/a.py", "tests/config.yml", "tests/unit/b.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "link").symlink_to("plugins")
+    monkeypatch.setattr(steps, "ROOT", root)
+    copy = steps.clean_copy("x", ("tests/",))
+    assert copy == build / "x/ansible_collections/npu/fleet"
+    (copy / "tests/output/old").mkdir(parents=True)
+    (copy / "tests/output/old/file").write_text("left by a tool")
+    (root / "plugins/a.py").unlink()
+    (root / "plugins/c.py").write_text("new")
+    steps.clean_copy("x", ("tests/",))
+    left = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.relative_to(copy).parts[0] != ".git" and not path.is_dir()}
+    assert left == {"plugins/c.py", "tests/config.yml"}
+    assert os.readlink(copy / "link") == "plugins"
+
+
+def test_environment_is_ours(build, monkeypatch):
+    monkeypatch.setenv("ANSIBLE_CONFIG", "/home/somebody/ansible.cfg")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    given = steps.environment(EXTRA=1)
+    assert "ANSIBLE_CONFIG" not in given
+    assert "PYTHONPATH" not in given
+    assert given["HOME"] == str(build / "home")
+    assert given["EXTRA"] == "1"
+    assert given["PATH"].startswith(str(Path(sys.executable).parent))
+
+
+def test_pip_bootstrap_installs_what_it_is_asked_for(tmp_path):
+    """It calls the interpreter that runs it, with ensurepip and then with the pinned words only."""
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\necho "$@ GET_PIP=$GET_PIP" >> {tmp_path}/calls\n')
+    fake.chmod(0o755)
+    code = f"import sys; sys.executable = {str(fake)!r}; exec(open({str(LANES / 'pip_bootstrap.py')!r}).read())"
+    subprocess.run([sys.executable, "-c", code, "--quiet", "pip==24.2", "--no-wheel"], check=True, env={**os.environ, "GET_PIP": "x"})
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "-m ensurepip GET_PIP=", "-m pip install --disable-pip-version-check pip==24.2 GET_PIP="]
