@@ -29,6 +29,7 @@ HINTS = {
     "no chip lost": "`lspci -nn -d 19e5:` and `dmesg | grep -i -e aer -e devdrv` on the node; a power cycle may bring a chip back.",
     "number of chips": "Look for the missing ones with `lspci -nn -d 19e5:`, or set npu_fleet_chips to what the node really has.",
     "one chip family": "`lspci -nn -d 19e5:` shows the ids; a node with several families cannot be managed.",
+    "no package runs": "Wait for its end; do not reboot or power off the node. Its log: /var/log/npu-fleet on the node.",
     "no reboot pending": "Run npu.fleet.site with npu_fleet_reboot: auto, or reboot the node.",
     "container engine": "Start it (`systemctl start docker`) or install it (Debian and Ubuntu: `apt-get install docker.io`).",
     "driver answers": "`npu-smi info` and `dmesg | grep -i -e davinci -e devdrv` on the node tell more.",
@@ -61,6 +62,8 @@ def _host_checks(npu, wanted):
     expected, number = wanted.get("chips") or 0, len(npu["chips"])
     yield _check("number of chips", expected in (0, number), "%d, expected %s" % (number, expected or "any"))
     yield _check("one chip family", npu["family"] is not None, npu["family"] or ", ".join(npu["families"]) or "none")
+    running = npu.get("running_packages") or []
+    yield _check("no package runs", not running, ", ".join(running) or "none")
     yield _check("no reboot pending", not npu["reboot_required"], "; ".join(npu["reboot_reasons"]) or "nothing pending")
     if wanted.get("runtime"):
         engines = npu["engines"]

@@ -22,8 +22,8 @@ SOCKET = "npu-agent-Ascend910.sock"
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 
-def until(check, seconds=10.0, what=None):
-    """The first true answer of `check`; AssertionError with the last one when none comes in time."""
+def until(check, seconds=60.0, what=None):
+    """The first true answer of `check`; AssertionError with the last one when none comes. The bound only ends what hangs: machines are shared."""
     deadline = time.monotonic() + seconds
     while True:
         answer = check()
@@ -41,7 +41,7 @@ class Process:
             self.process = subprocess.Popen(argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
         self.pid = self.process.pid
 
-    def stop(self, number=signal.SIGTERM, seconds=10):
+    def stop(self, number=signal.SIGTERM, seconds=60):
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(seconds)
@@ -75,7 +75,7 @@ class Agent(Process):
         except OSError:
             return None
 
-    def await_state(self, state, seconds=10):
+    def await_state(self, state, seconds=60):
         return until(lambda: (report := self.report()) and report["state"] == state and report, seconds, f"state {state}")
 
     def events(self, name=None):

@@ -36,10 +36,11 @@ def rig(tmp_path_factory, package, library):
 
 @pytest.fixture
 def pair(rig):
-    """A kubelet and an agent that is registered with it."""
+    """A kubelet and an agent that is registered with it and whose list it has taken in."""
     rig.kubelet()
     agent = rig.agent()
     agent.await_state("serving")
+    rigs.until(lambda: rig.numbers() == (8, 8), what="8 of 8 at the kubelet")
     return rig, agent
 
 

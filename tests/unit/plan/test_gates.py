@@ -61,6 +61,7 @@ def change(path, value):
         (change("present", False), "L0", "npu present"),
         (change("family", None), "L0", "one chip family"),
         (change("reboot_required", True), "L0", "reboot"),
+        (change("running_packages", ["firmware"]), "L0", "firmware"),
         (change("engines.0.active", False), "L0", "container engine"),
         (change("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs"}}), "L1", "npu-smi hangs"),
         (change("versions.driver.running", "24.1.rc3"), "L1", "running 24.1.rc3"),
