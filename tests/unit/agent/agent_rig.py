@@ -23,7 +23,7 @@ MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 
 def until(check, seconds=60.0, what=None):
-    """The first true answer of `check`; AssertionError with the last one when none comes. The bound only ends what hangs: machines are shared."""
+    """The first true answer of `check`; AssertionError with the last one when none comes. The bound is for what hangs, not a measure."""
     deadline = time.monotonic() + seconds
     while True:
         answer = check()
