@@ -299,9 +299,14 @@ def test_hang_then_kill_of_the_group_then_repair(build, driver, sandbox, stage, 
     assert version(sandbox) == "25.5.0" and sandbox.info()["Driver_Install_Status"] == "complete"
 
 
+# The record is written before the payload, its last line at the end: the test follows the package, however fast the machine is.
+AT_WORK = "until [ -s /etc/ascend_install.info ]; do sleep 0.01; done"
+AT_END = "for i in $(seq 600); do grep -q complete /etc/ascend_install.info && break; sleep 0.1; done"
+
+
 def test_term_to_the_outer_process_waits_and_gives_15(driver, sandbox):
     sandbox.state(npu_nodes_appear=False)
-    done = sandbox.run(f"{driver} {FULL} & pid=$!; sleep 1; kill -TERM $pid; wait $pid; echo rc=$?; ls /root | grep selfgz")
+    done = sandbox.run(f"{driver} {FULL} & pid=$!; {AT_WORK}; kill -TERM $pid; wait $pid; echo rc=$?; ls /root | grep selfgz")
     assert "rc=15" in done.stdout and "Signal caught" in done.stderr and "selfgz" not in done.stdout
     assert sandbox.info()["Driver_Install_Status"] == "complete"
 
@@ -318,7 +323,8 @@ def test_term_to_the_whole_group_stops_at_once(build, sandbox):
 
 
 def test_kill_of_the_outer_process_only_leaves_the_install_going(driver, sandbox):
-    done = sandbox.run(f"{driver} {FULL} & pid=$!; sleep 0.7; kill -9 $pid; wait $pid; echo rc=$?; sleep 5; ls -d /root/selfgz*")
+    sandbox.state(npu_nodes_appear=False)
+    done = sandbox.run(f"{driver} {FULL} & pid=$!; {AT_WORK}; kill -9 $pid; wait $pid; echo rc=$?; {AT_END}; ls -d /root/selfgz*")
     assert "rc=137" in done.stdout and "selfgz" in done.stdout
     assert sandbox.info()["Driver_Install_Status"] == "complete"
 
