@@ -121,7 +121,7 @@ def test_a_hanging_package_ends_at_its_deadline(site, spoiled):
     done = site("-l", NODE, npu_driver_timeout=15, **spoiled("hang"))
     assert done.returncode == 2
     assert "driver 25.5.0 was not installed: it did not end in time and was stopped" in words(done)
-    assert on_node("sh", "-c", "pgrep -f 'npu-driver_25.5.0' || true").strip() == ""
+    assert on_node("sh", "-c", "pgrep -f '[n]pu-driver_25.5.0' || true").strip() == ""
 
 
 def test_a_broken_daemon_json_is_left_untouched(site):
