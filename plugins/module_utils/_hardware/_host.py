@@ -57,6 +57,12 @@ def host(root="/", proc_root="/proc"):
     }
 
 
+def boot_time(proc_root="/proc"):
+    """When this kernel started, in seconds since the epoch; None when it does not say."""
+    found = re.search(r"^btime (\d+)$", _text(os.path.join(proc_root, "stat")) or "", re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
 def users_present(names, root="/"):
     """{name: is there such a user}. The machine's own user database, which may be more than a file, is asked for root /."""
     if os.path.realpath(root) != "/":

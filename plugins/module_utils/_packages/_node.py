@@ -1,60 +1,81 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a package decision needs to know of the node: chips, what runs, what is on disk. Private to the collection."""
-
-import platform
+"""One look at chips, what runs and what is on disk: for npu_info, gates and packages. Private to the collection."""
 
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient, DcmiError, find_library
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._query import find_npu_smi
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import boot_time, host
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._query import QueryError, find_npu_smi
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _state
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_PATH
+from ansible_collections.npu.fleet.plugins.module_utils._packages._records import Files
 
 # Only for these does it matter what the driver itself says; asking it takes a second or more.
 _ASK_DRIVER = ("driver", "firmware")
-_QUERY_SECONDS = 20
+# A node as it is: where npu_info's options point by default.
+HERE = {
+    "root": "/", "sysfs_root": "/sys", "dev_root": "/dev", "proc_root": "/proc", "npu_smi": None, "dcmi_library": None, "timeout": 20,
+}
 
 
-def observe(component, root="/"):
-    """Return what ``decide`` takes: arch, family, families and components."""
-    record = _state.observe(root)["driver"]["record"]
-    hardware = _detect(component, root, record.get("install_path") or DEFAULT_PATH)
+def see(places, ask=True, boards=True):
+    """Return (host facts, hardware, components) of the node at ``places``, a dict with the keys of HERE.
+
+    Without ``ask`` the driver is not asked, only PCI and files are read; without ``boards`` not for each card's firmware.
+    """
+    root = places["root"]
+    recorded = (Files(root).values(_state.INSTALL_INFO) or {}).get("Driver_Install_Path_Param")
+    facts = host(root, places["proc_root"])
+    hardware = see_hardware(places, recorded or DEFAULT_PATH, ask, boards)
     firmware = [chip["firmware_version"] for chip in hardware["chips"] if chip["firmware_version"]]
-    running = {
+    components = _state.observe(root, {
         "driver_loaded": hardware["driver"]["loaded"],
         "driver_version": hardware["driver"]["version"],
         "firmware_versions": firmware or None,
         "npu_present": hardware["present"],
-        "kernel": platform.release(),
-    }
-    return {
-        "arch": platform.machine(),
-        "family": hardware["family"],
-        "families": hardware["families"],
-        "components": _state.observe(root, running),
-        "firmware_known": bool(firmware),
-    }
+        "kernel": facts["kernel"],
+        "boot_id": facts["boot_id"],
+        "boot_time": boot_time(places["proc_root"]),
+    })
+    return facts, hardware, components
 
 
-def _detect(component, root, install_path):
-    if component not in _ASK_DRIVER:
-        return detect(run)
-    npu_smi = find_npu_smi(root)[0]
-    client = None
+def see_hardware(places, install_path, ask=True, boards=True):
+    """The detector's answer, with npu-smi and DCMI looked up where the driver was installed. What is missing is told, not guessed."""
+    if not ask:
+        return detect(run, places["sysfs_root"], places["dev_root"])
+    npu_smi, library, missing = places["npu_smi"], places["dcmi_library"], []
+    if npu_smi is None:
+        npu_smi, error = find_npu_smi(places["root"])
+        missing += [error] if error else []
+    if library is None:
+        try:
+            library = find_library(install_path, places["root"])
+        except DcmiError as error:
+            missing.append(QueryError("dcmi", error.code, error.message))
+    client = DcmiClient(library, places["timeout"], install_path) if library else None
     try:
-        library = find_library(install_path, root)
-        client = DcmiClient(library, _QUERY_SECONDS, install_path) if library else None
-    except DcmiError:
-        # No driver, no library: the PCI functions tell what there is. What nobody tells stays unknown.
-        client = None
-    try:
-        boards = component == "firmware"
-        return detect(run, dcmi=client, npu_smi=npu_smi, timeout=_QUERY_SECONDS, install_path=install_path, boards=boards)
+        return detect(
+            run, places["sysfs_root"], places["dev_root"], dcmi=client, npu_smi=npu_smi, timeout=places["timeout"],
+            install_path=install_path, boards=boards, missing=missing,
+        )
     finally:
         if client is not None:
             client.close()
+
+
+def observe(component, root="/"):
+    """Return what ``decide`` takes: arch, family, families and components."""
+    facts, hardware, components = see(dict(HERE, root=root), ask=component in _ASK_DRIVER, boards=component == "firmware")
+    return {
+        "arch": facts["arch"],
+        "family": hardware["family"],
+        "families": hardware["families"],
+        "components": components,
+        "firmware_known": any(chip["firmware_version"] for chip in hardware["chips"]),
+    }
 
 
 def predict(observed, versions):

@@ -107,6 +107,12 @@ def test_users(tmp_path):
     assert _host.users_present(["root", "no-such-user"]) == {"root": True, "no-such-user": False}
 
 
+def test_boot_time(tmp_path):
+    assert _host.boot_time(str(tmp_path)) is None
+    (tmp_path / "stat").write_text("cpu 1 2\nxbtime 4\nbtime 1701200000\nprocesses 7\n")
+    assert _host.boot_time(str(tmp_path)) == 1701200000
+
+
 def test_host_facts(tmp_path):
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("one\n")
