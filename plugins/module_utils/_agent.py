@@ -163,11 +163,10 @@ def decide_service(observed, config, unit):
         reasons.append("the unit is another one")
     if observed["active"] and observed["started_after_files"] is False:
         reasons.append("the service was started before its files changed")
+    action = "restart" if reasons else None
     if not observed["active"]:
         reasons.append("the service does not run")
         action = "start"
-    else:
-        action = "restart" if reasons else None
     if not observed["enabled"]:
         reasons.append("the service does not start at boot")
     return {

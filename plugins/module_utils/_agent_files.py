@@ -121,11 +121,12 @@ def unpack(data, home, folder, python, run):
             if not safe(member):
                 raise FleetError("The archive of the agent has an unsafe member: %s." % member.name, "archive_unsafe", object=member.name)
             path = os.path.join(temporary, member.name)
-            if member.isdir():
+            content = archive.extractfile(member)
+            if content is None:  # a folder
                 make_folder(path)
                 continue
             with open(path, "wb") as target:
-                shutil.copyfileobj(archive.extractfile(member), target)
+                shutil.copyfileobj(content, target)
             os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
     compile_files(temporary, os.path.join(home, folder), python, run)
     swap(temporary, home, folder)

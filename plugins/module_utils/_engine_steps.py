@@ -172,7 +172,7 @@ class _Commit(object):
         # With restart=never the change stays pending until some later run has seen the engine take it over.
         pending = self._record.pending if never and missing else None
         self._record.save(self._params["name"], self._params["note"] or {}, pending)
-        if self._backup_is_new and not self._params["backup"] and not pending:
+        if self._backup is not None and self._backup_is_new and not self._params["backup"] and not pending:
             os.unlink(self._backup)
             self._backup = None
         return {

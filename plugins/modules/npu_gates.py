@@ -152,7 +152,7 @@ def argument_spec():
         versions={"type": "dict", "default": {}},
         runtime={"type": "str", "default": "ascend"},
         unhealthy_allowed={"type": "int", "default": 0},
-        unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=LEVELS.get), "default": DEFAULT_LEVEL},
+        unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=lambda level: LEVELS[level]), "default": DEFAULT_LEVEL},
         chips={"type": "int", "default": 0},
         seen_before={"type": "list", "elements": "str", "default": []},
         agent_url={"type": "str", "default": "http://127.0.0.1:8083/readyz"},

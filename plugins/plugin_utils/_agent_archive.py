@@ -80,7 +80,7 @@ def requirements(python):
 
 
 def agent_version():
-    return re.search(r'^__version__ = "([^"]+)"', (PACKAGE / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE).group(1)
+    return re.findall(r'^__version__ = "([^"]+)"', (PACKAGE / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
 
 
 def sources():

@@ -119,10 +119,10 @@ def _present(file: File, wanted: Wanted, note: dict, _known) -> Edit:
     if runtimes is None:
         text = places.add_member(text, top, "runtimes", {wanted.name: entry}, style)
         note["created_runtimes"] = True
-    elif runtimes.get(wanted.name) is None:
+    elif (there := runtimes.get(wanted.name)) is None:
         text = places.add_member(text, runtimes, wanted.name, entry, style)
     else:
-        text, args = _correct(file, runtimes.get(wanted.name).value, wanted, style)
+        text, args = _correct(file, there.value, wanted, style)
     default = former
     if wanted.set_default and former != wanted.name:
         default = wanted.name
@@ -137,9 +137,9 @@ def _correct(file: File, entry: places.Node, wanted: Wanted, style: places.Style
     text, path = file.text, file.path
     if entry.kind != "object":
         raise places.error_at(text, path, entry.start, f"the runtime {wanted.name} is no object but {_kind(entry)}")
-    if entry.get("runtimeType"):
+    if excluding := entry.get("runtimeType"):
         raise places.error_at(
-            text, path, entry.get("runtimeType").start, f"the runtime {wanted.name} has a runtimeType, which excludes a path",
+            text, path, excluding.start, f"the runtime {wanted.name} has a runtimeType, which excludes a path",
             "Remove that entry or choose another name.",
         )  # fmt: skip
     start = entry.start

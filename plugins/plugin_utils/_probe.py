@@ -17,8 +17,8 @@ LOWEST_PYTHON_SINCE_2_20 = (3, 9)
 
 def lowest_python(core_version):
     """Lowest Python on a target that an ansible-core version (text such as '2.19.14') can run modules with."""
-    minor = tuple(int(part) for part in core_version.split(".")[:2])
-    return LOWEST_PYTHON.get(minor, LOWEST_PYTHON_SINCE_2_20)
+    major, minor = (int(part) for part in core_version.split(".")[:2])
+    return LOWEST_PYTHON.get((major, minor), LOWEST_PYTHON_SINCE_2_20)
 
 
 def cores_for(python):

@@ -96,7 +96,7 @@ class MemoryInfo(ctypes.Structure):
 
 
 # Arguments that follow the chip: (card_id, device_id) in the first API, (dev_id) in the second one, which Ascend 950 needs.
-OF_CHIP = {
+OF_CHIP: dict = {
     "get_device_type": [POINTER(c_uint)],
     "get_device_chip_info": [POINTER(ChipInfo)],
     "get_device_chip_info_v2": [POINTER(ChipInfoV2)],

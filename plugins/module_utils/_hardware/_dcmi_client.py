@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from . import _dcmi
 
@@ -74,7 +75,7 @@ class DcmiClient:
     def __init__(self, library, timeout=10.0, install_path="/usr/local/Ascend", argv=None):
         self.library, self.timeout, self.install_path, self.argv = library, timeout, install_path, argv
         self._lock = threading.Lock()
-        self._child = None
+        self._child: Any = None
         self._stuck = []
         self._buffer = b""
         self._noise = b""
@@ -128,7 +129,7 @@ class DcmiClient:
         source = b""
         argv = list(self.argv or [])
         if not argv:
-            source = pkgutil.get_data(__package__, os.path.basename(_dcmi.__name__.replace(".", "/")) + ".py")
+            source = pkgutil.get_data(__package__, os.path.basename(_dcmi.__name__.replace(".", "/")) + ".py") or b""
             argv = [sys.executable, "-I", "-S", "-c", BOOTSTRAP, str(len(source))]
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)

@@ -188,9 +188,9 @@ def detect(run, sysfs_root="/sys", dev_root="/dev", *, dcmi=None, npu_smi=None, 
                 mapping = []
             chips = _merge(chips, _from_npu_smi(info, mapping))
             if boards:
-                name, error = _add_boards(smi, chips)
+                name, failure = _add_boards(smi, chips)
                 printed.append(name)
-                errors += [error] if error else []
+                errors += [failure] if failure else []
         except QueryError as error:
             errors.append(error)
     chips = _join(chips, functions, nodes)

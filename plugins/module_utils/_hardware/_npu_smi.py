@@ -335,7 +335,7 @@ def _counted(number, key, value):
 
 def parse_info_l(text):
     """`npu-smi info -l`: {"total_count", "npus": [{"npu_id", "chip_count", "product_name", "serial_number"}]}."""
-    answer = {"total_count": None, "npus": []}
+    answer: dict = {"total_count": None, "npus": []}
     for number, key, value in _pairs(text):
         if key in ("Card Count", "Total Count"):
             answer["total_count"] = _counted(number, key, value)
@@ -398,7 +398,7 @@ def parse_info_health(text):
 
 def parse_info_product(text):
     """`npu-smi info -t product -i N`: {"npu_id", "chip_count", "chips": [{"chip_id", "product_type"}]}."""
-    answer = {"npu_id": None, "chip_count": None, "chips": []}
+    answer: dict = {"npu_id": None, "chip_count": None, "chips": []}
     for number, key, value in _pairs(text):
         if key in ("NPU ID", "Chip Count"):
             answer[key.lower().replace(" ", "_")] = _counted(number, key, value)

@@ -149,7 +149,7 @@ def _receive_all(src, part, deadline):
                 raise _failed(src, "the server answers %d %s" % (error.code, error.reason)) from error
             reason = "the server answers %d %s" % (error.code, error.reason)
         except (OSError, http.client.HTTPException) as error:
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise _failed(part, error.strerror) from error
             reason = _words(error)
         failures = 0 if _size(part) > before else failures + 1

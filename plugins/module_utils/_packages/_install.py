@@ -41,7 +41,7 @@ class Installer(object):
         self._observe = observe
         self._places = places
         self._unit = unit_name(wish.component)
-        self.result = {"changed": False, "running": False, "attached": False, "log": None, "created": [], "warnings": []}
+        self.result: dict = {"changed": False, "running": False, "attached": False, "log": None, "created": [], "warnings": []}
 
     def ensure(self, check_mode):
         """Return the result as npu_package documents it; raises FleetError."""

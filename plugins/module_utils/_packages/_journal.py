@@ -27,7 +27,7 @@ class HostLock(object):
         self._path = os.path.join(state_dir, "packages.lock")
         self._what = what
         self._seconds = seconds
-        self._descriptor = None
+        self._descriptor = -1
 
     def __enter__(self):
         os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)

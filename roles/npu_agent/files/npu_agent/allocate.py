@@ -26,7 +26,7 @@ def answer(ids, chips, managers, settings):
             raise Refused(f"{name} is no chip of this node (there are: {known}); restart npu-agent and kubelet if chips were exchanged")
         chosen.append(chips[name])
     chosen.sort(key=lambda chip: chip.phy_id)
-    given = {"envs": {}, "devices": []}
+    given: dict = {"envs": {}, "devices": []}
     if settings.allocate_mode != "devices":
         given["envs"][VARIABLE] = ",".join(str(chip.phy_id) for chip in chosen)
     if settings.allocate_mode != "env":

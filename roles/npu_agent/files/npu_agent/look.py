@@ -4,6 +4,7 @@
 import os
 import time
 from collections import namedtuple
+from typing import Any
 
 from ._hardware._dcmi_client import DcmiClient, DcmiError, find_library
 from ._hardware._detect import detect
@@ -19,8 +20,9 @@ DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow plac
 class Looker:
     def __init__(self, settings, clock=time.monotonic):
         self.settings, self.clock = settings, clock
-        self.client = None
-        self.found, self.found_at, self.starts = None, 0.0, 0
+        self.client: Any = None
+        self.found: Any = None
+        self.found_at, self.starts = 0.0, 0
 
     def close(self):
         if self.client is not None:

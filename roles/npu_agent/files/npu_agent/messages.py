@@ -7,6 +7,7 @@ years, so they are built from the .proto's text, in a pool of their own.
 
 import pkgutil
 import re
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -19,7 +20,7 @@ FIELD = re.compile(r"^\s*(?:(repeated) )?(map<string, string>|\w+) (\w+) = (\d+)
 
 def describe(text):
     """The FileDescriptorProto of a .proto's text (the part of the language that device_plugin.proto uses)."""
-    package = re.search(r"^package (\w+);", text, re.MULTILINE).group(1)
+    package = re.findall(r"^package (\w+);", text, re.MULTILINE)[0]
     described = descriptor_pb2.FileDescriptorProto(name=PROTO, package=package, syntax="proto3")
     for name, body in MESSAGE.findall(text):
         message = described.message_type.add(name=name)
@@ -52,4 +53,8 @@ def classes(described):
     return {message.name: make(pool.FindMessageTypeByName(f"{described.package}.{message.name}")) for message in described.message_type}
 
 
-globals().update(classes(describe(pkgutil.get_data(__package__, PROTO).decode("utf-8"))))
+if TYPE_CHECKING:
+    def __getattr__(name: str) -> Any:
+        """The message classes, for tools that only read this file."""
+
+globals().update(classes(describe((pkgutil.get_data(__package__, PROTO) or b"").decode("utf-8"))))

@@ -10,6 +10,7 @@ import ctypes
 import os
 import stat
 import struct
+from typing import Any
 
 POLL = 0.5
 CREATE, DELETE, MOVED_TO, MOVED_FROM = 0x100, 0x200, 0x80, 0x40
@@ -38,7 +39,7 @@ class Folder:
     def __init__(self, path):
         self.path = path
         self.event = asyncio.Event()
-        self.descriptor = None
+        self.descriptor: Any = None
         self.watched = None
         self.libc = ctypes.CDLL(None, use_errno=True)
 
