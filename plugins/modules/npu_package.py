@@ -355,7 +355,7 @@ def main():
         required_if=[("state", "present", ("version", "src", "sha256"))],
     )
     module.no_log_values.update(_fetch.secrets(module.params["src"] or ""))
-    result = {"changed": False}
+    result: dict = {"changed": False}
     try:
         wish = wish_of(module.params, module.check_mode)
         places = Places(module.params["cache_dir"], STATE_DIR, LOG_DIR, RUN_DIR)
