@@ -54,7 +54,9 @@ def load_module(name: str) -> None:
         def change(state: dict) -> None:
             state["kernel"]["modules"] = [*dict.fromkeys([*(state["kernel"].get("modules") or []), name])]
             if not state["kernel"]["driver_loaded"]:
-                state["kernel"].update(driver_loaded=True, driver_version=version)
+                # A driver that died at a boot stays dead, and a good one lives again; see npu_sim.module_is_dead.
+                dead = bool(state["kernel"].get("driver_dead")) and npu_sim.module_is_dead()
+                state["kernel"].update(driver_loaded=True, driver_version=version, driver_dead=dead)
     else:
 
         def change(state: dict) -> None:

@@ -69,8 +69,10 @@ def initial(product: str = "a2", chips: int = 8, firmware: str = "7.3.0.1.231") 
             "node_owner": "HwHiAiUser",
             "node_group": "HwHiAiUser",
             "npu_nodes_appear": True,
+            "driver_dead": False,
             "boot_id": None,
         },
+        "package": {"pause_at": None},
         "chips": [_chip(kind, index, firmware) for index in range(chips)],
         "error_texts": {},
         "behaviour": {"npu_smi": "ok", "dcmi": "ok"},
@@ -211,6 +213,9 @@ def validate(state: dict[str, Any]) -> None:
             raise StateError(f"chips.{index}.present must be true or false, not {chip.get('present')!r}")
         if not isinstance(chip.get("processes"), list):
             raise StateError(f"chips.{index}.processes must be a list, not {chip.get('processes')!r}")
+    pause = (state.get("package") or {}).get("pause_at")
+    if pause is not None and not re.fullmatch(r"[a-z_]+:[a-z0-9]+", str(pause)):
+        raise StateError(f"package.pause_at must be null or COMPONENT:STAGE, not {pause!r}")
     modes = ("ok", "fail", "hang", "garbage")
     behaviour = state.get("behaviour") or {}
     if behaviour.get("npu_smi", "ok") not in modes:
@@ -276,6 +281,22 @@ def module_version(name: str, root: Path | str = "/") -> str | None:
     return match.group(2) if match and match.group(1) == name else None
 
 
+def module_is_dead(root: Path | str = "/") -> bool:
+    """The driver on disk comes from a package that is dead after the next boot: a fourth word in the main module's first line."""
+    folder = Path(root) / "lib/modules" / os.uname().release / "updates"
+    try:
+        with open(folder / f"{MAIN_MODULE}.ko", encoding="utf-8", errors="replace") as stream:
+            return stream.readline(200).split()[4:5] == ["dead-after-boot"]
+    except OSError:
+        return False
+
+
+def devices_answer(state: dict[str, Any]) -> bool:
+    """The driver is loaded and its devices came up: only then are there nodes, and DCMI answers."""
+    kernel = state["kernel"]
+    return bool(kernel["driver_loaded"]) and kernel.get("npu_nodes_appear") is not False and not kernel.get("driver_dead")
+
+
 def module_files(root: Path | str = "/") -> list[str]:
     folder = Path(root) / "lib/modules" / os.uname().release / "updates"
     return sorted(file.stem for file in folder.glob("*.ko") if module_version(file.stem, root))
@@ -322,11 +343,11 @@ def unload_driver(path: Path | str = STATE) -> None:
     set_values({"kernel.driver_loaded": False, "kernel.driver_version": None, "kernel.modules": []}, path)
 
 
-def flash_firmware(version: str, path: Path | str = STATE) -> int:
-    """Writes the flash of every chip that is there; it runs after the next boot."""
+def flash_firmware(version: str, path: Path | str = STATE, count: int | None = None) -> int:
+    """Writes the flash of the chips that are there (the first COUNT of them); it runs after the next boot."""
 
     def change(state: dict[str, Any]) -> int:
-        chips = [chip for chip in state["chips"] if chip["present"]]
+        chips = [chip for chip in state["chips"] if chip["present"]][:count]
         for chip in chips:
             chip["firmware_flash"] = version
         return len(chips)
@@ -340,7 +361,7 @@ def boot(state: dict[str, Any], boot_id: str, root: Path | str = "/") -> bool:
     if kernel.get("boot_id") == boot_id:
         return False
     version = module_version(MAIN_MODULE, root)
-    kernel.update(boot_id=boot_id, driver_loaded=version is not None, driver_version=version)
+    kernel.update(boot_id=boot_id, driver_loaded=version is not None, driver_version=version, driver_dead=module_is_dead(root))
     kernel["modules"] = module_files(root) if version is not None else []
     for chip in state["chips"]:
         chip["firmware_running"] = chip["firmware_flash"]
@@ -378,6 +399,7 @@ def main(argv: list[str] | None = None) -> int:
     verbs.add_parser("unload-driver", help="refused while a process holds a device node")
     verb = verbs.add_parser("flash-firmware", help="write the flash of all chips (runs after the next boot)")
     verb.add_argument("version")
+    verb.add_argument("--count", type=int, help="only the first COUNT chips")
     verbs.add_parser("holders", help="processes that hold a device node, one JSON object a line")
     arguments = parser.parse_args(argv)
     try:
@@ -411,7 +433,8 @@ def _run(arguments: argparse.Namespace) -> int:
     elif arguments.verb == "unload-driver":
         unload_driver(path)
     elif arguments.verb == "flash-firmware":
-        print(f"{flash_firmware(arguments.version, path)} chips flashed with {arguments.version}; in effect after the next boot")
+        count = flash_firmware(arguments.version, path, arguments.count)
+        print(f"{count} chips flashed with {arguments.version}; in effect after the next boot")
     elif arguments.verb == "holders":
         for one in holders():
             print(json.dumps(one))

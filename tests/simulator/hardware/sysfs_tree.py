@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npu_sim import MAJOR, loaded_modules
+from npu_sim import MAJOR, devices_answer, loaded_modules
 
 DRIVER = "devdrv_device_driver"
 CLASS_ACCELERATOR = 0x120000
@@ -124,8 +124,7 @@ def modules(state: dict[str, Any], real: Path) -> Tree:
 
 def node_numbers(state: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Device nodes that exist now: none without a driver, none for a chip that is gone."""
-    kernel = state["kernel"]
-    if not kernel["driver_loaded"] or kernel.get("npu_nodes_appear") is False:
+    if not devices_answer(state):
         return {}
     nodes = {f"davinci{chip['phy_id']}": (MAJOR, chip["phy_id"]) for chip in state["chips"] if chip["present"]}
     return nodes | {name: (MAJOR, minor) for name, minor in MANAGERS.items()}

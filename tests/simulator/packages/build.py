@@ -31,6 +31,9 @@ def arguments(words=None):
     parser.add_argument("--mode", choices=sorted(MODES), default="ok", help="what the packages do (see README.md)")
     parser.add_argument("--hang-at", choices=("before-payload", "after-payload"), default="before-payload", help="stage of --mode hang")
     parser.add_argument("--busy", choices=("refuse", "reboot"), default="refuse", help="driver over a held device: refuse, or go on (rc 2)")
+    parser.add_argument(
+        "--driver-rc", type=int, choices=(0, 2), help="exit status of a good driver installation (mode dead-after-boot: 2)"
+    )
     parser.add_argument("--firmware-rc", type=int, choices=(0, 2), default=0, help="exit status of a good firmware installation")
     parser.add_argument("--space-mib", type=int, help="free space the installation asks for, instead of the vendor's number")
     parser.add_argument("--padding-kib", type=int, default=0, help="bytes that do not compress, to give the files a size")
@@ -39,6 +42,8 @@ def arguments(words=None):
     for name in ("driver", "firmware", "cann", "runtime", "family"):
         if getattr(options, name) is None:
             setattr(options, name, release[name])
+    if options.driver_rc is None and options.mode in ("reboot", "dead-after-boot"):
+        options.driver_rc = 2
     if options.mode == "wrong-family":
         # The name says one family, the content is for another.
         options.content_family = "310p" if options.family != "310p" else "a2"

@@ -136,7 +136,8 @@ def stage_driver(stage, options):
     for path in (stage / "host").iterdir():
         path.chmod(0o755 if path.suffix == ".sh" else 0o644)
     write_conf(
-        stage, options, version=version, pci_ids=" ".join(family["pci"]), busy=options.busy,
+        stage, options, component="driver", version=version, pci_ids=" ".join(family["pci"]), busy=options.busy,
+        driver_rc="" if options.driver_rc is None else options.driver_rc,
         all_pci_ids=" ".join(number for row in FAMILIES.values() for number in row["pci"]),
         space_mib=300 if options.space_mib is None else options.space_mib,
     )  # fmt: skip
@@ -162,7 +163,8 @@ def stage_driver(stage, options):
     for name in ("common.sh", "package.conf"):
         shutil.copy(stage / name, tree / "script" / name)
     for name in MODULES:
-        write(tree / "host" / f"{name}.ko", f"npu-sim module {name} {version}\n")
+        fate = " dead-after-boot" if options.mode == "dead-after-boot" else ""
+        write(tree / "host" / f"{name}.ko", f"npu-sim module {name} {version}{fate}\n")
     write(tree / "host" / "order", "".join(f"{name}\n" for name in MODULES))
     for name in ("hccn_weak_dict.conf", "hdcBasic.cfg", "dms_events_conf.lst", "d-pcivnic.conf", "custom_process.cfg"):
         write(stage / "etc" / name, "")
@@ -173,7 +175,7 @@ def stage_firmware(stage, options):
     family = FAMILIES[options.content_family]
     copy_scripts(stage, "firmware", ("install.sh",))
     write_conf(
-        stage, options, version=options.firmware, pci_ids=" ".join(family["pci"]), good_rc=options.firmware_rc,
+        stage, options, component="firmware", version=options.firmware, pci_ids=" ".join(family["pci"]), good_rc=options.firmware_rc,
         all_pci_ids=" ".join(number for row in FAMILIES.values() for number in row["pci"]),
         space_mib=32 if options.space_mib is None else options.space_mib,
     )  # fmt: skip
@@ -226,7 +228,8 @@ def stage_kernels(stage, options):
 
 def stage_docker_runtime(stage, options):
     copy_scripts(stage, "docker_runtime", ("install.sh", "uninstall.sh", "engine.sh"))
-    write_conf(stage, options, version=options.runtime, licence_prompt="y" if at_least(options.runtime, "26.1.0") else "n")
+    licence = "y" if at_least(options.runtime, "26.1.0") else "n"
+    write_conf(stage, options, component="docker_runtime", version=options.runtime, licence_prompt=licence)
     binaries = HERE / "docker_runtime"
     for name in ("ascend-docker-runtime", "ascend-docker-plugin-install-helper"):
         write(stage / "bin" / name, (binaries / name).read_text(), 0o550)

@@ -29,6 +29,7 @@ MODES = {
     "wrong-family": "the file name says one family, the content is for another (310p)",
     "hang": "never ends, at the stage given by --hang-at",
     "reboot": "driver: installed, but rc 2 and 'Reboot needed' although the modules load",
+    "dead-after-boot": "driver: complete on disk, rc as --driver-rc says (2); after the next boot the module loads and no device answers",
     "copy-fails": "driver: the copy of the files fails half-way, rc 1",
     "modprobe-fails": "driver: modules do not load, rc 1, no version.info",
     "modules-cut": "driver: disk full in /lib/modules: empty module files, rc 0",

@@ -167,7 +167,8 @@ static int driver_answers(void)
 {
     const cJSON *kernel = cJSON_GetObjectItemCaseSensitive(root, "kernel");
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(kernel, "driver_loaded")) &&
-           !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(kernel, "npu_nodes_appear"));
+           !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(kernel, "npu_nodes_appear")) &&
+           !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(kernel, "driver_dead"));
 }
 
 int sim_mark_initialised(void)

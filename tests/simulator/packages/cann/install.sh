@@ -122,7 +122,9 @@ installed=$(installed_version)
 
 if [ "$action" = uninstall ]; then
     [ -f "$record" ] || refuse 0x0080 "$package_name $version is not installed."
+    pause_point start
     package_remove
+    pause_point removed
     tell INFO "$package_name uninstall success"
     tell INFO "End time: $(date '+%Y-%m-%d %H:%M:%S')"
     exit 0
@@ -149,14 +151,20 @@ failed()
 }
 trap failed TERM HUP INT
 hang_point before-payload
+pause_point start
 [ ! -f "$record" ] || package_remove
 [ "$action" != upgrade ] || [ "$installed" = "$version" ] || previous_remove
+pause_point 10
 sim_wait 10
 package_copy || failed
+pause_point 40
 sim_wait 10
 hang_point after-payload
+pause_point 90
 package_record
+pause_point status
 tell INFO "$package_name install success, installed in $home"
 tell INFO "Please make sure that $home/lib64 is in LD_LIBRARY_PATH: source set_env.sh"
 tell INFO "End time: $(date '+%Y-%m-%d %H:%M:%S')"
+pause_point end
 exit 0

@@ -39,6 +39,7 @@ package_copy()
 {
     mkdir -p -m 755 "$base" "$top" "$home" || return 1
     if [ "$component" = cann_kernels ]; then
+        pause_point 30
         cp -a files/. "$home/"
         return
     fi
@@ -54,6 +55,7 @@ package_copy()
         echo "Runtime_Arch_Linux_Path=$home/$machine"
         echo "Runtime_Hetero_Arch_Flag=n"
     } > "$home/share/info/runtime/ascend_install.info"
+    pause_point 30
     cp -a files/. "$home/" || return 1
     sed "s|@HOME@|$link|g" set_env.sh > "$home/set_env.sh"
     chmod 555 "$home/set_env.sh"
@@ -72,6 +74,7 @@ package_record()
 {
     if [ "$record" = "$home/opp_kernel/version.info" ]; then
         echo "Version=$version" > "$record"
+        pause_point version
         return
     fi
     {
@@ -84,6 +87,7 @@ package_record()
         echo "path=$home/$machine"
     } > "$record"
     chmod 644 "$record"
+    pause_point version
     [ "$component" = cann_toolkit ] || return 0
     {
         echo "Version=$version"

@@ -110,19 +110,24 @@ if [ "$action" = install ]; then
 fi
 
 hang_point before-payload
+pause_point start
 sim_wait 1
 mkdir -p -m 755 "$path"
 rm -rf "$folder"
+pause_point 10
 mkdir -m 750 "$folder" "$folder/script" "$folder/assets"
 install -m 550 bin/* "$folder/" || die "copy failed"
+pause_point 30
 install -m 500 uninstall.sh "$folder/script/uninstall.sh"
 install -m 440 engine.sh "$folder/script/engine.sh"
 install -m 640 README "$folder/README"
 mkdir -p /etc/ascend-docker-runtime.d
 chmod 750 /etc/ascend-docker-runtime.d
 install -m 440 "lists/base.list${type:+_$type}" /etc/ascend-docker-runtime.d/base.list
+pause_point 40
 sim_wait 1
 hang_point after-payload
+pause_point 90
 
 answer_for() { [ "$type" = "$1" ] && echo y || echo n; }
 {
@@ -140,9 +145,12 @@ answer_for() { [ "$type" = "$1" ] && echo y || echo n; }
     echo "config-file-path=$file"
 } > "$folder/ascend_docker_runtime_install.info"
 chmod 640 "$folder/ascend_docker_runtime_install.info"
+pause_point version
 if [ "$action" = install ]; then
     change_engine_file add "$file" "$scene" "$folder" || die "ascend-docker-runtime install failed: $file can not be changed"
 fi
+pause_point status
 tell INFO "ascend-docker-runtime $action success"
+pause_point end
 echo "[INFO] restart $scene to let it take effect"
 exit 0

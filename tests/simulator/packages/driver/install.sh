@@ -198,6 +198,7 @@ do_uninstall()
         finish 1
     fi
     old_type=$(info_get Driver_Install_Type)
+    pause_point start
     check_busy Uninstall
     if [ ! -d "$old_path/driver" ] || [ "$force" = y ]; then
         result=reboot
@@ -209,6 +210,7 @@ do_uninstall()
     fi
     remove_files "$old_path"
     rmdir "$old_path" 2>/dev/null
+    pause_point removed
     remove_keys Driver_Install_For_All
     case $result in
         live) log INFO "Driver package uninstalled successfully! Uninstallation takes effect immediately." ;;
@@ -216,6 +218,7 @@ do_uninstall()
         half) log INFO "Driver package uninstall finished. Reboot needed for uninstallation to take effect." ;;
     esac
     log_operation Uninstall MAJOR "$run_file" success
+    pause_point end
     finish 0
 }
 
@@ -253,6 +256,7 @@ do_install()
         finish 0
     fi
 
+    pause_point start
     if [ "$type" = debug ] && ! ask "The debug type is a risk for the system. Continue?"; then
         log WARNING "installation Stoped"
         finish 0
@@ -265,7 +269,9 @@ do_install()
         fi
         rollback_guard
         check_busy $verb
+        [ "$mode" != dead-after-boot ] || [ "$driver_rc" = 0 ] || reset_wanted=n
         take_old_away
+        pause_point removed
         [ "$verb" = Install ] || check_relation
     fi
     trap stopped TERM HUP INT
@@ -279,6 +285,7 @@ do_install()
     info_set Driver_Install_For_All "$([ "$for_all" = y ] && echo yes || echo no)"
     info_set Driver_Install_Mode "${guest:-$([ "$type" = debug ] && echo debug || echo normal)}"
     hang_point before-payload
+    pause_point record
 
     # The steps are a process of their own: TERM to this script alone lets them come to their end first (section 8).
     export path user group type for_all force
@@ -290,7 +297,7 @@ do_install()
     fi
     [ $rc -eq 0 ] || reboot=y
     [ $rc -ne 3 ] || log WARNING "some chips not ready"
-    if [ "$force" = y ] || [ "$mode" = reboot ]; then reboot=y; fi
+    if [ "$force" = y ] || [ "$driver_rc" = 2 ]; then reboot=y; fi
     case $type in devel | docker) reboot=n ;; esac
 
     if [ $reboot = y ]; then
@@ -300,7 +307,9 @@ do_install()
     fi
     log_operation $verb $level "$run_file" success "$log_type"
     case $type in devel | docker) ;; *) info_set Driver_Install_Status complete ;; esac
+    pause_point status
     sync "$info_file" 2>/dev/null
+    pause_point end
     [ $reboot = n ] || finish 2
     finish 0
 }

@@ -8,7 +8,11 @@ tag=Driver
 . ./remove.sh
 [ "$for_all" = y ] && others_read=y || others_read=n
 
-progress() { log INFO "upgradePercentage:$1%"; }
+progress()
+{
+    log INFO "upgradePercentage:$1%"
+    [ "$1" = 100 ] || pause_point "$1"
+}
 
 copy_failed()
 {
@@ -149,6 +153,7 @@ progress 30
 case $type in
     devel | docker)
         install -m 444 driver/version.info "$path/driver/version.info"
+        pause_point version
         open_for_all "$path/driver/version.info"
         immutable_on "$path"
         progress 100
@@ -167,13 +172,15 @@ progress 90
 install -m 644 host/70-persistent-net.rules /etc/udev/rules.d/70-persistent-net.rules
 rm -rf "$path/driver/host"
 result=0
-if [ "$force" = n ]; then
+# A bad driver that asks for a reboot does not come up before it either (the reset was not done).
+if [ "$force" = n ] && { [ "$mode" != dead-after-boot ] || [ "$driver_rc" = 0 ]; }; then
     load_modules
     sim_wait 2
     wait_for_devices && log INFO "Device startup success" || result=3
 fi
 hang_point after-payload
 install -m 444 driver/version.info "$path/driver/version.info"
+pause_point version
 open_for_all "$path/driver/version.info"
 immutable_on "$path"
 progress 100

@@ -64,7 +64,9 @@ firmware_path=$(info_get Firmware_Install_Path_Param)
 if [ "$action" = uninstall ]; then
     [ -n "$firmware_path" ] || refuse 0x0080 "the firmware is not installed."
     # Files and record only: what is in the flash of the chips stays there.
+    pause_point start
     rm -rf "$firmware_path/firmware"
+    pause_point removed
     info_delete Firmware_Install_Type
     info_delete Firmware_Install_Path_Param
     info_clean
@@ -116,21 +118,31 @@ failed()
 trap 'failed "stopped by a signal"' TERM HUP INT
 log WARNING "Do not power off or restart the system during the installation/upgrade."
 hang_point before-payload
+pause_point start
 sim_wait 2
 log INFO "upgradePercentage:10%"
+pause_point 10
 [ "$mode" != flash-fails ] || failed "upgrade-tool"
+# One chip after the other: whoever stops it half-way has two versions in one machine.
+"$tool" --flash "$version" $((chips / 2)) >/dev/null || failed "upgrade-tool"
+pause_point 30
 "$tool" --flash "$version" >/dev/null || failed "upgrade-tool"
+pause_point 40
 sim_wait 8
 log INFO "upgradePercentage:90%"
+pause_point 90
 hang_point after-payload
 rm -rf "$path/firmware.new"
 cp -a firmware "$path/firmware.new" || failed "copy of the files"
 rm -rf "$path/firmware"
 mv "$path/firmware.new" "$path/firmware"
+pause_point version
 info_set Firmware_Install_Type full
 info_set Firmware_Install_Path_Param "$path"
+pause_point status
 sim_wait 2
 log INFO "upgradePercentage:100%"
 good
 log_operation $verb $level "$run_file" success full
+pause_point end
 finish "$good_rc"

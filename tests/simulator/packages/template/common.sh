@@ -14,7 +14,7 @@ user_name=$(id -un)
 sim_value()
 {
     local value
-    value=$(sed -n "s/.*\"$1\"[[:space:]]*:[[:space:]]*\"\{0,1\}\([A-Za-z0-9.+_-]*\).*/\1/p" "$sim_state" 2>/dev/null | head -n 1)
+    value=$(sed -n "s/.*\"$1\"[[:space:]]*:[[:space:]]*\"\{0,1\}\([A-Za-z0-9.+_:-]*\).*/\1/p" "$sim_state" 2>/dev/null | head -n 1)
     echo "${value:-$2}"
 }
 
@@ -26,6 +26,19 @@ sim_wait() { sleep "$(scaled "$1")"; }
 hang_point()
 {
     while [ "${mode:-ok}" = hang ] && [ "${hang_at:-}" = "$1" ]; do sleep 1; done
+}
+
+# `npu-sim set package.pause_at COMPONENT:STAGE`: the package stops there until somebody removes /run/npu-sim/paused, which says
+# "COMPONENT:STAGE PID". Every component knows every stage (README.md says what is on the disk at each).
+pause_point()
+{
+    local folder=/run/npu-sim
+    [ "$(sim_value pause_at "")" = "$component:$1" ] || return 0
+    mkdir -p $folder
+    # $BASHPID: the process that stands still, also in a subshell. Moved into place: a reader sees the whole line or no file.
+    echo "$component:$1 $BASHPID" > $folder/paused.new
+    mv $folder/paused.new $folder/paused
+    while [ -e $folder/paused ]; do sleep 0.05; done
 }
 
 log_open()

@@ -158,7 +158,9 @@ def test_nothing_answers_without_init_or_driver(library, state):
     assert dcmi.call("init") == INNER
     npu_sim.set_values({"kernel.driver_loaded": True, "kernel.npu_nodes_appear": False}, state)
     assert dcmi.call("init") == INNER
-    npu_sim.set_values({"kernel.npu_nodes_appear": True}, state)
+    npu_sim.set_values({"kernel.npu_nodes_appear": True, "kernel.driver_dead": True}, state)
+    assert dcmi.call("init") == INNER
+    npu_sim.set_values({"kernel.driver_dead": False}, state)
     assert dcmi.call("init") == 0
     assert dcmi.cards()[0] == 0
     state.unlink()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import module_tools
 import npu_sim
 import pytest
 
@@ -152,3 +153,36 @@ def test_init_keeps_the_generation_growing(state):
     content = npu_sim.load(state)
     assert (len(content["chips"]), content["node"]) == (2, "other")
     assert content["generation"] > generation
+
+
+def test_a_driver_dead_after_boot_works_until_then_and_a_good_one_mends_it(state, tmp_path, monkeypatch):
+    npu_sim.set_values({"kernel.driver_loaded": True}, state)
+    module_files(tmp_path, "26.0.rc1 dead-after-boot")
+    assert npu_sim.module_version("drv_pcie_host", tmp_path) == "26.0.rc1" and npu_sim.module_is_dead(tmp_path)
+    content = npu_sim.load(state)
+    assert npu_sim.devices_answer(content)
+    assert npu_sim.boot(content, "second", tmp_path)
+    assert content["kernel"]["driver_loaded"] and content["kernel"]["driver_version"] == "26.0.rc1"
+    assert not npu_sim.devices_answer(content)
+    npu_sim.save(content, state)
+    monkeypatch.setattr(module_tools.npu_sim, "update", lambda change: change(content))
+    for dead in (True, False):
+        content["kernel"]["driver_loaded"] = False
+        monkeypatch.setattr(npu_sim, "module_is_dead", lambda dead=dead: dead)
+        module_tools.load_module("drv_pcie_host")
+        assert npu_sim.devices_answer(content) != dead
+
+
+@pytest.mark.parametrize(("value", "good"), [("driver:40", True), (None, True), ("driver", False), (3, False)])
+def test_pause_at(state, value, good):
+    if good:
+        npu_sim.set_values({"package.pause_at": value}, state)
+        assert npu_sim.get(npu_sim.load(state), "package.pause_at") == value
+    else:
+        with pytest.raises(npu_sim.StateError, match="COMPONENT:STAGE"):
+            npu_sim.set_values({"package.pause_at": value}, state)
+
+
+def test_firmware_of_some_chips(state):
+    assert npu_sim.flash_firmware("9.9", state, count=3) == 3
+    assert [chip["firmware_flash"] == "9.9" for chip in npu_sim.load(state)["chips"]] == [True] * 3 + [False] * 5

@@ -125,6 +125,7 @@ def test_modules_follow_the_driver(tmp_path, content, real):
     [
         ({"driver_loaded": False}, {}, []),
         ({"driver_loaded": True, "npu_nodes_appear": False}, {}, []),
+        ({"driver_loaded": True, "driver_dead": True}, {}, []),
         ({"driver_loaded": True}, {}, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({"driver_loaded": True}, {2: {"present": False}, 5: {"phy_id": 13}}, [0, 1, 3, 4, 6, 7, 13]),
     ],

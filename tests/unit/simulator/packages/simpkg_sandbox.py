@@ -24,7 +24,7 @@ esac
 file=/lib/modules/$(uname -r)/updates/$1.ko
 [ -e "$file" ] || exit 1
 mkdir -p /sys/module/$1
-sed -n 's/.* //p' $file > /sys/module/$1/version
+cut -d" " -f4 $file > /sys/module/$1/version
 [ $1 = drv_pcie_host ] || exit 0
 grep -q '"npu_nodes_appear": false' /var/lib/npu-sim/state.json && exit 0
 for name in davinci0 davinci1 davinci_manager devmm_svm hisi_hdc; do : > /dev/$name; done
@@ -98,8 +98,9 @@ class Sandbox:
     def exists(self, name):
         return self.run(f"test -e {name}").returncode == 0
 
-    def state(self, **kernel):
-        self.path("var/lib/npu-sim/state.json").write_text(json.dumps({"schema": 1, "time_scale": 0.001, "kernel": kernel}))
+    def state(self, pause_at=None, **kernel):
+        content = {"schema": 1, "time_scale": 0.001, "kernel": kernel, "package": {"pause_at": pause_at}}
+        self.path("var/lib/npu-sim/state.json").write_text(json.dumps(content))
 
     def add(self, package: Path, name=None):
         target = self.path("packages") / (name or package.name)
