@@ -12,6 +12,8 @@ import shlex
 # A chip's node, a virtual chip's node, or the manager that every user of the driver opens.
 HELD = re.compile(r"^/dev/(v?davinci[0-9]+|davinci_manager(?:_docker)?)(?: \(deleted\))?$")
 CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+# kubelet's cgroup of a pod: the systemd driver writes the uid with underscores.
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?![0-9a-f])")
 UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope)\Z")
 
 
@@ -85,6 +87,12 @@ def container_of(cgroup_text):
     return found[-1] if found else None
 
 
+def pod_of(cgroup_text):
+    """Uid of the innermost pod that this cgroup text names, as the API server writes it."""
+    found = POD.findall(cgroup_text or "")
+    return found[-1].replace("_", "-") if found else None
+
+
 def unit_of(cgroup_text, own_container=None):
     """Name of the unit of this machine's systemd that this cgroup text names.
 
@@ -118,7 +126,8 @@ def holders(proc_root="/proc"):
             unit = unit_of(cgroup, own)
             comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
             container = None if container == own else container
-            found += [{"pid": pid, "comm": comm, "device": device, "container": container, "unit": unit} for device in devices]
+            holder = {"pid": pid, "comm": comm, "container": container, "pod_uid": pod_of(cgroup) if container else None, "unit": unit}
+            found += [dict(holder, device=device) for device in devices]
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.npu.fleet.plugins.module_utils._hardware import _host
 
 ONE, TWO = "a" * 64, "0123456789abcdef" * 4
+POD = "6263c610-a21e-45a3-bb48-cc367c370f76"
 
 
 def process(proc, pid, comm, files, cgroup="0::/system.slice/x.service\n"):
@@ -22,15 +23,16 @@ def process(proc, pid, comm, files, cgroup="0::/system.slice/x.service\n"):
 def test_holders(tmp_path):
     process(tmp_path, 12, "python3", ["/dev/davinci3", "/dev/davinci_manager", "/dev/davinci3", "/dev/null"], f"0::/docker-{ONE}.scope\n")
     process(tmp_path, 9, "sh", ["/dev/null", "socket:[1]"])
-    process(tmp_path, 100, "job", ["/dev/vdavinci101 (deleted)"], f"1:name=systemd:/kubepods/pod1/{ONE}/{TWO}\n0::/\n")
+    process(tmp_path, 100, "job", ["/dev/vdavinci101 (deleted)"], f"1:name=systemd:/kubepods/burstable/pod{POD}/{ONE}/{TWO}\n0::/\n")
     process(tmp_path, 7, "edge", ["/tmp/dev/davinci0", "/dev/davinci0x", "/dev/hisi_hdc"])
     process(tmp_path, 101, "npu-agent", ["/dev/davinci_manager"], "0::/system.slice/npu-agent.service\n")
     (tmp_path / "200").mkdir()  # ended while it was read
     assert _host.holders(str(tmp_path)) == [
-        {"pid": 12, "comm": "python3", "device": "/dev/davinci3", "container": ONE, "unit": f"docker-{ONE}.scope"},
-        {"pid": 12, "comm": "python3", "device": "/dev/davinci_manager", "container": ONE, "unit": f"docker-{ONE}.scope"},
-        {"pid": 100, "comm": "job", "device": "/dev/vdavinci101", "container": TWO, "unit": None},
-        {"pid": 101, "comm": "npu-agent", "device": "/dev/davinci_manager", "container": None, "unit": "npu-agent.service"},
+        {"pid": 12, "comm": "python3", "device": "/dev/davinci3", "container": ONE, "pod_uid": None, "unit": f"docker-{ONE}.scope"},
+        {"pid": 12, "comm": "python3", "device": "/dev/davinci_manager", "container": ONE, "pod_uid": None, "unit": f"docker-{ONE}.scope"},
+        {"pid": 100, "comm": "job", "device": "/dev/vdavinci101", "container": TWO, "pod_uid": POD, "unit": None},
+        {"pid": 101, "comm": "npu-agent", "device": "/dev/davinci_manager", "container": None, "pod_uid": None,
+         "unit": "npu-agent.service"},
     ]
 
 
@@ -58,6 +60,15 @@ def test_holder_of_this_very_machine(tmp_path):
 ])
 def test_container_of(text, container):
     assert _host.container_of(text) == container
+
+
+@pytest.mark.parametrize(("text", "uid"), [
+    (f"0::/kubepods/burstable/pod{POD}/{ONE}\n", POD),
+    (f"0::/kubepods.slice/kubepods-besteffort-pod{POD.replace('-', '_')}.slice/cri-containerd-{ONE}.scope\n", POD),
+    ("0::/kubepods/pod1/x\n", None), (f"0::/system.slice/docker-{ONE}.scope\n", None), (None, None),
+])
+def test_pod_of(text, uid):
+    assert _host.pod_of(text) == uid
 
 
 @pytest.mark.parametrize(("text", "own", "unit"), [

@@ -153,7 +153,7 @@ def test_holders_are_named(node, tmp_path):
     (folder / "fd").mkdir(parents=True)
     (folder / "comm").write_text("python3\n")
     os.symlink("/dev/davinci1", folder / "fd/3")
-    holder = {"pid": 4242, "comm": "python3", "device": "/dev/davinci1", "container": None, "unit": None}
+    holder = {"pid": 4242, "comm": "python3", "device": "/dev/davinci1", "container": None, "pod_uid": None, "unit": None}
     assert npu_info.observe(node.params)["holders"] == [holder]
 
 
