@@ -164,6 +164,8 @@ def resolve(catalog, family, release=None, *, allow_unlisted=False, **versions):
         raise FleetError("Neither a release nor a version was given.", "release_missing", "catalog", hint=_names_hint(catalog, family))
     rows = _rows_of_release(catalog, family, release) if release else sets_of(catalog, family)
     exact = [row for row in rows if all(row.lists(*item) for item in given.items())]
+    if family is None:
+        return _of_every_family(catalog, release, exact or rows, allow_unlisted, given)
     if not exact and not release:
         anchor = next((component for component in ("driver", "firmware") if component in given), None)
         rows = [row for row in rows if anchor and row.lists(anchor, given[anchor])]
@@ -180,6 +182,25 @@ def resolve(catalog, family, release=None, *, allow_unlisted=False, **versions):
     if not whole:
         raise _incomplete(candidates[0], complete[0], family)
     return whole[0]
+
+
+def _of_every_family(catalog, release, rows, allow_unlisted, given):
+    """The one set that a release has for all its families."""
+    families = [key for key in FAMILIES if any(key in row.families for row in rows)]
+    found, failed = [], []
+    for family in families:
+        try:
+            found.append(resolve(catalog, family, release, allow_unlisted=allow_unlisted, **given))
+        except FleetError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    if failed or any(other != found[0] for other in found):
+        raise FleetError(
+            f"{release or 'This'} is not the same for each family.", "family_missing", "catalog", object=release, observed=families,
+            hint=f"Give the family: {', '.join(families)}.",
+        )
+    return found[0]
 
 
 def _rows_of_release(catalog, family, release):

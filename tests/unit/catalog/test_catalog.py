@@ -135,6 +135,7 @@ def test_nothing_to_judge():
     ("a2", None, {"driver": "25.5.2", "cann": "9.0.0"}, ("25.5.2", "7.8.0.7.220", "9.0.0", "7.3.2")),
     ("310", None, {"driver": "22.0.4"}, ("6.0.0", "1.84.15.1.310", "6.0.1", "3.0.0")),
     ("310", None, {"driver": "6.0.0"}, ("6.0.0", "1.84.15.1.310", "6.0.1", "3.0.0")),
+    (None, "24.1.0", {}, ("24.1.0", "7.5.0.2.220", "8.0.0", "6.0.0")),
     ("a2", "25.5.1", {"docker_runtime": "7.3.2"}, ("25.5.1", "7.8.0.6.201", "8.5.0", "7.3.2")),
     # Not in row 25.5.0, but MindCluster 26.0.0 takes HDK 25.5.x and CANN 8.5.x.
     ("a2", "25.5.0", {"docker_runtime": "26.0.0"}, ("25.5.0", "7.8.0.5.216", "8.5.0", "26.0.0")),
@@ -156,6 +157,9 @@ def test_resolve(family, release, given, expected):
     ("a2", "25.5.0", {"driver": "25.5.1"}, "unlisted", ["25.5.1", "7.8.0.6.201"]),
     ("a2", None, {"cann": "8.9.0"}, "unlisted", ["cann 8.9.0 is in no row", "9.1.0"]),
     ("a2", None, {}, "release_missing", ["25.5.0"]),
+    (None, "25.0.RC1", {}, "family_missing", ["310p, 310b, 910, a2, a3"]),
+    (None, "26.0.RC1", {}, "family_missing", ["310p, 910, a2, a3"]),
+    (None, None, {"cann": "8.9.0"}, "unlisted", ["cann 8.9.0 is in no row"]),
 ])
 def test_what_can_not_be_resolved(family, release, given, code, parts):
     with pytest.raises(FleetError) as caught:
