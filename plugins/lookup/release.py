@@ -95,13 +95,14 @@ class LookupModule(LookupBase):
 
     def run(self, terms, variables=None, **kwargs):
         self.set_options(var_options=variables, direct=kwargs)
+        # Ansible hands variables to a lookup as they were written, and may have templates in them.
+        values = {name: self.get_option(name) for name in ("catalog", "unlisted_reason")}
+        catalog, reason = (value if name in kwargs else self._templar.template(value) for name, value in values.items())
         given = {component: self.get_option(component) for component in _catalog.COMPONENTS}
         try:
-            catalog = _catalog.load(self.get_option("catalog"))
+            loaded = _catalog.load(catalog)
             return [
-                _catalog.resolve(
-                    catalog, self.get_option("family"), term, allow_unlisted=bool(self.get_option("unlisted_reason").strip()), **given,
-                )
+                _catalog.resolve(loaded, self.get_option("family"), term, allow_unlisted=bool(reason.strip()), **given)
                 for term in terms or [None]
             ]
         except FleetError as error:

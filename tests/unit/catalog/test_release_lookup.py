@@ -15,7 +15,7 @@ PLAY = """
   tasks:
     - ansible.builtin.assert:
         that:
-          - row == {'driver': '25.5.0', 'firmware': '7.8.0.5.216', 'cann': '8.5.0', 'docker_runtime': '7.3.0'}
+          - "row == {'driver': '25.5.0', 'firmware': '7.8.0.5.216', 'cann': '8.5.0', 'docker_runtime': '7.3.0'}"
           - lookup('npu.fleet.release', family='a2', driver='25.5.0') == row
           - query('npu.fleet.release', '25.5.0', '24.1.0', family='a2') | map(attribute='driver') | list == ['25.5.0', '24.1.0']
           - lookup('npu.fleet.release', '27.0.0', family='a2', catalog=[folder]).firmware == '9.9.0.1.220'
