@@ -64,8 +64,8 @@ def write_payload(out: Path) -> None:
     install(HERE / "npu-smi", out / "npu-smi", 0o755)
 
 
-def write_rootfs(root: Path, product: str, chips: int, firmware: str) -> None:
-    for name in ("npu_sim.py", "npu_simd.py", "sysfs_tree.py", "module_tools.py"):
+def write_rootfs(root: Path, product: str, chips: int | None, firmware: str) -> None:
+    for name in ("npu_sim.py", "sim_products.py", "npu_simd.py", "sysfs_tree.py", "module_tools.py"):
         install(HERE / name, root / LIB / name, 0o644)
     launch(root / "usr/local/bin/npu-sim", "npu_sim")
     launch(root / "usr/local/sbin/npu-simd", "npu_simd")
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--product", choices=sorted(npu_sim.PRODUCTS), default="a2", help="hardware of the initial state (default a2)")
-    parser.add_argument("--chips", type=int, default=8)
+    parser.add_argument("--chips", type=int, help="default: as many as the product has")
     parser.add_argument("--firmware", default="7.3.0.1.231", help="firmware the chips come with (default %(default)s)")
     arguments = parser.parse_args(argv)
     out: Path = arguments.out
@@ -102,7 +102,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"npu-sim: driver parts in {out / 'payload/driver'}: libdcmi.so npu-smi")
         write_rootfs(out / "rootfs", arguments.product, arguments.chips, arguments.firmware)
         (out / "debian-packages.txt").write_text("libcjson1\npython3\n")
-        hardware = f"{arguments.product}, {arguments.chips} chips, firmware {arguments.firmware}, no driver"
+        chips = "all" if arguments.chips is None else arguments.chips
+        hardware = f"{arguments.product}, {chips} chips, firmware {arguments.firmware}, no driver"
         print(f"npu-sim: node overlay in {out / 'rootfs'}: {hardware}")
     except (BuildError, npu_sim.StateError, OSError) as error:
         print(f"npu-sim: {error}", file=sys.stderr)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sim_products import PRODUCTS, VENDORS, StateError, initial, personalise
+
 STATE = Path(os.environ.get("NPU_SIM_STATE") or "/var/lib/npu-sim/state.json")
 APPLIED = Path("/run/npu-sim/applied")  # npu-simd writes the generation it has put into effect
 PIDFILE = Path("/run/npu-sim/pid")
@@ -29,94 +30,6 @@ MAJOR = 236  # of every simulated device node; prototype value, free on the kern
 MAIN_MODULE = "drv_pcie_host"
 # What the driver package of 2026 puts into /lib/modules/<kernel>/updates (part; facts: package scripts of hicann/driver).
 MODULES = ("drv_seclib_host", "drv_pcie_host", "drv_pcie_hdc_host", "drv_pcie_vnic_host", "ascend_xsmem", "ts_agent", "drv_vascend")
-
-# Bus addresses in logic order as an eight-chip 910B3 server prints them (npu-smi info in vllm-project/vllm-ascend issue 6512).
-A2_BUSES = ("c1", "c2", "81", "82", "01", "02", "41", "42")
-PRODUCTS = {
-    "a2": {
-        "product": "Atlas 800T A2",
-        "board_id": 0x30,
-        "pci": {"vendor": "0x19e5", "device": "0xd802", "subsystem_vendor": "0x19e5", "subsystem_device": "0x3000"},
-        "name": "910B3",
-        "buses": A2_BUSES,
-        "hbm_total_mib": 65536,
-    },
-}
-
-
-class StateError(Exception):
-    """A request that the state cannot follow, in words."""
-
-
-def initial(product: str = "a2", chips: int = 8, firmware: str = "7.3.0.1.231") -> dict[str, Any]:
-    """A node as it comes from the factory: chips with firmware, no driver."""
-    kind = PRODUCTS[product]
-    if not 0 <= chips <= len(kind["buses"]):
-        raise StateError(f"product {product} has 0 to {len(kind['buses'])} chips, not {chips}")
-    return {
-        "schema": 1,
-        "generation": 0,
-        "node": None,
-        "time_scale": 0.01,
-        "product": kind["product"],
-        "board_id": kind["board_id"],
-        "pci": dict(kind["pci"]),
-        "kernel": {
-            "driver_loaded": False,
-            "driver_version": None,
-            "modules": [],
-            "node_mode": "0660",
-            "node_owner": "HwHiAiUser",
-            "node_group": "HwHiAiUser",
-            "npu_nodes_appear": True,
-            "driver_dead": False,
-            "boot_id": None,
-        },
-        "package": {"pause_at": None},
-        "chips": [_chip(kind, index, firmware) for index in range(chips)],
-        "error_texts": {},
-        "behaviour": {"npu_smi": "ok", "dcmi": "ok"},
-    }
-
-
-def _chip(kind: dict[str, Any], index: int, firmware: str) -> dict[str, Any]:
-    numa = index // 4
-    return {
-        "card_id": index,
-        "device_id": 0,
-        "phy_id": index,
-        "name": kind["name"],
-        "pci_address": f"0000:{kind['buses'][index]}:00.0",
-        "numa_node": numa,
-        "affinity_cpu": "0-47" if numa == 0 else "48-95",
-        "serial": "",
-        "vdie": [],
-        "ndie": [],
-        "present": True,
-        "health": 0,
-        "error_codes": [],
-        "temperature_c": 34 + index % 4,
-        "power_w": 89.5 + index,
-        "aicore_percent": 0,
-        "hbm_used_mib": 3400 + index,
-        "hbm_total_mib": kind["hbm_total_mib"],
-        "firmware_flash": firmware,
-        "firmware_running": firmware,
-        "processes": [],
-    }
-
-
-def personalise(state: dict[str, Any], node: str) -> None:
-    """Serial numbers and die ids of this node: stable for a node name, different between nodes. Filled in once."""
-    if state.get("node"):
-        return
-    state["node"] = node
-    for index, chip in enumerate(state["chips"]):
-        digest = hashlib.sha256(f"{node}/{index}".encode()).hexdigest()
-        words = [f"0x{digest[at : at + 8].upper()}" for at in range(0, 64, 8)]
-        chip["serial"] = chip.get("serial") or "SIM" + digest[40:57].upper()
-        chip["vdie"] = chip.get("vdie") or words[:5]
-        chip["ndie"] = chip.get("ndie") or words[3:]
 
 
 def load(path: Path | str = STATE, patience: float = 0.5) -> dict[str, Any]:
@@ -385,8 +298,9 @@ def main(argv: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("init", help="write a new state: chips with firmware, no driver")
     verb.add_argument("--product", choices=sorted(PRODUCTS), default="a2")
-    verb.add_argument("--chips", type=int, default=8)
+    verb.add_argument("--chips", type=int, help="default: as many as the product has")
     verb.add_argument("--firmware", default="7.3.0.1.231")
+    verb.add_argument("--vendor", choices=VENDORS, help="PCI vendor other than the first one: a card of another maker")
     verb.add_argument("--node", help="name that serial numbers are made from (default: the host name)")
     verb.add_argument("--unnamed", action="store_true", help="leave serial numbers to the node's first boot")
     verb = verbs.add_parser("get", help="print a value")
@@ -412,7 +326,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     path = arguments.state
     if arguments.verb == "init":
-        state = initial(arguments.product, arguments.chips, arguments.firmware)
+        state = initial(arguments.product, arguments.chips, arguments.firmware, arguments.vendor)
         if not arguments.unnamed:
             personalise(state, arguments.node or socket.gethostname())
         with locked(path):

@@ -100,7 +100,10 @@ def classes(state: dict[str, Any], real: Path) -> Tree:
             tree[f"{name}/{entry}"] = Link(os.readlink(source)) if source.is_symlink() else Link(source)
     # The server's name; tools take it from dmidecode or from here. Ours replaces the machine's own.
     tree = {path: value for path, value in tree.items() if path != "dmi" and not path.startswith("dmi/")}
-    for name, value in {"product_name": state["product"], "sys_vendor": "Huawei", "board_vendor": "Huawei"}.items():
+    maker, server = "Huawei", state.get("server") or state["product"]
+    if state.get("virtual"):
+        maker, server = "QEMU", "Standard PC (Q35 + ICH9, 2009)"
+    for name, value in {"product_name": server, "sys_vendor": maker, "board_vendor": maker}.items():
         tree[f"dmi/id/{name}"] = f"{value}\n".encode()
     for name, (major, minor) in node_numbers(state).items():
         kind = "devdrv-class" if name.startswith("davinci") and name not in MANAGERS else name

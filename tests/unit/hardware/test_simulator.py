@@ -27,13 +27,19 @@ class Node:
 
     def __init__(self, built, tree, state, npu_sim):
         self.built, self.tree, self.state, self.npu_sim = built, tree, state, npu_sim
-        data = npu_sim.initial("a2", chips=8)
-        npu_sim.save(data, str(state))
-        self.set(**{"kernel.driver_loaded": True, "kernel.driver_version": "25.5.0"})
-        self.addresses = [chip["pci_address"] for chip in data["chips"]]
+
+    def boot(self, product="a2", vendor=None, version="25.5.0"):
+        data = self.npu_sim.initial(product, vendor=vendor)
+        self.npu_sim.save(data, str(self.state))
+        self.set(**{"kernel.driver_loaded": True, "kernel.driver_version": version})
+        self.addresses = sorted({chip["pci_address"] for chip in data["chips"]})
+        ids = {key: value.removeprefix("0x") for key, value in data["pci"].items()}
+        sub = (ids["subsystem_vendor"], ids["subsystem_device"])
+        for address in self.addresses:
+            self.tree.function(address, ids["device"], sub, vendor=ids["vendor"], numa="0", driver="devdrv_device_driver")
         for chip in data["chips"]:
-            tree.function(chip["pci_address"], "d802", numa=str(chip["numa_node"]), driver="devdrv_device_driver")
-            tree.node(chip["phy_id"])
+            self.tree.node(chip["phy_id"])
+        return self
 
     def set(self, **pairs):
         self.npu_sim.set_values(pairs, str(self.state))
@@ -47,7 +53,7 @@ class Node:
 
 
 @pytest.fixture
-def node(built, tree, tmp_path, monkeypatch):
+def machine(built, tree, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(SIMULATOR / "hardware"))
     import npu_sim
 
@@ -55,6 +61,30 @@ def node(built, tree, tmp_path, monkeypatch):
     monkeypatch.setenv("NPU_SIM_STATE", str(state))
     monkeypatch.setenv("NPU_SIM_INSTALL_INFO", str(tmp_path / "no-record"))
     return Node(built, tree, state, npu_sim)
+
+
+@pytest.fixture
+def node(machine):
+    return machine.boot()
+
+
+# Chips and functions: places of the chips in public captures (tests/simulator/hardware/sim_products.py names them).
+@pytest.mark.parametrize(("product", "vendor", "family", "chips", "functions", "version"), [
+    ("a3", None, "a3", 16, 16, "25.5.0"), ("a3", None, "a3", 16, 16, "26.0.rc1"), ("310p", None, "310p", 4, 4, "25.5.0"),
+    ("310p-duo", None, "310p", 8, 4, "25.5.0"), ("310b", None, "310b", 1, 1, "25.0.rc1.1"), ("a2", None, "a2", 8, 8, "26.0.rc1"),
+    ("a2", "0x20c6", "a2", 8, 8, "25.5.0"), ("310p", "0x203f", "310p", 4, 4, "25.5.0"),
+])
+def test_each_product(machine, product, vendor, family, chips, functions, version):
+    node = machine.boot(product, vendor, version)
+    both, dcmi, smi = node.look(), node.look(npu_smi=False), node.look(dcmi=False)
+    for found in (both, dcmi, smi):
+        assert (found["query"]["ok"], found["family"], found["driver"]["version"]) == (True, family, version)
+    assert len(node.addresses) == functions
+    keys = ("logic_id", "phy_id", "card_id", "device_id", "pci_address", "name", "health", "device_node")
+    tables = [[tuple(chip[key] for key in keys) for chip in found["chips"]] for found in (both, dcmi)]
+    assert tables[0] == tables[1] and [row[0] for row in tables[0]] == list(range(chips)) and all(row[-1] for row in tables[0])
+    assert [(chip["card_id"], chip["device_id"], chip["pci_address"]) for chip in smi["chips"]] == [row[2:5] for row in tables[0]]
+    assert {chip["firmware_version"] for chip in both["chips"]} == {"7.3.0.1.231"}
 
 
 def test_both_sources_agree(node):
@@ -65,7 +95,7 @@ def test_both_sources_agree(node):
     tables = [[tuple(chip[key] for key in keys) for chip in found["chips"]] for found in (both, dcmi, smi)]
     assert tables[0] == tables[1] == tables[2]
     assert [chip[0] for chip in tables[0]] == list(range(8))
-    assert sorted(chip["pci_address"] for chip in both["chips"]) == sorted(node.addresses)
+    assert sorted(chip["pci_address"] for chip in both["chips"]) == node.addresses
     assert all(chip["evidence"] == {"pci": True, "driver": "devdrv_device_driver", "device_node": True} for chip in both["chips"])
     assert {chip["firmware_version"] for chip in both["chips"]} == {"7.3.0.1.231"}
 
@@ -99,7 +129,7 @@ def test_dcmi_that_misbehaves(node, behaviour, code):
     found = node.look(timeout=3, npu_smi=False)
     assert time.monotonic() - before < 15
     assert (found["query"]["ok"], found["query"]["error"]["code"]) == (False, code)
-    assert sorted(chip["pci_address"] for chip in found["chips"]) == sorted(node.addresses)
+    assert sorted(chip["pci_address"] for chip in found["chips"]) == node.addresses
 
 
 def test_one_failing_function_costs_one_value(node):
@@ -111,9 +141,10 @@ def test_one_failing_function_costs_one_value(node):
 
 
 def test_a_card_off_the_bus_stays_in_the_list_while_its_function_is_there(node):
+    lost = node.npu_sim.load(str(node.state))["chips"][5]["pci_address"]
     node.set(**{"chips.5.present": False})
     found = node.look()
-    assert (len(found["chips"]), found["chips"][-1]["pci_address"], found["chips"][-1]["logic_id"]) == (8, node.addresses[5], None)
+    assert (len(found["chips"]), found["chips"][-1]["pci_address"], found["chips"][-1]["logic_id"]) == (8, lost, None)
 
 
 def test_telemetry(node):

@@ -155,6 +155,7 @@ int dcmi_get_device_network_health(int card_id, int device_id, enum dcmi_rdfx_de
 int dcmi_get_device_boot_status(int card_id, int device_id, enum dcmi_boot_status *status);
 
 /* Telemetry */
+int dcmi_mcu_get_power_info(int card_id, int *power);
 int dcmi_get_device_power_info(int card_id, int device_id, int *power);
 int dcmi_get_device_temperature(int card_id, int device_id, int *temperature);
 int dcmi_get_device_voltage(int card_id, int device_id, unsigned int *voltage);

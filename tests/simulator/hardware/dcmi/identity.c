@@ -83,7 +83,8 @@ EXPORT int dcmi_get_device_id_in_card(int card_id, int *device_id_max, int *mcu_
     NEED(device_id_max != NULL && mcu_id != NULL && cpu_id != NULL && card_id >= 0);
     ENTER(NO_CHIP, 0);
     *device_id_max = count_devices(call.chips, card_id);
-    *mcu_id = *device_id_max; /* the MCU has the id after the chips (npu-smi info -m of a 910B3) */
+    /* The MCU has the id after the chips (npu-smi info -m of a 910B3); a 310B has none. */
+    *mcu_id = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(call.root, "mcu")) ? -1 : *device_id_max;
     *cpu_id = -1;
     LEAVE(*device_id_max > 0 ? DCMI_OK : DCMI_ERR_DEVICE_NOT_EXIST);
 }
@@ -104,7 +105,8 @@ EXPORT int dcmi_get_device_type(int card_id, int device_id, enum dcmi_unit_type 
     int devices = count_devices(call.chips, card_id);
     *device_type = INVALID_TYPE;
     if (chip != NULL && sim_present(chip)) *device_type = NPU_TYPE;
-    else if (devices > 0 && device_id == devices) *device_type = MCU_TYPE;
+    else if (devices > 0 && device_id == devices && !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(call.root, "mcu")))
+        *device_type = MCU_TYPE;
     LEAVE(*device_type == INVALID_TYPE ? DCMI_ERR_DEVICE_NOT_EXIST : DCMI_OK);
 }
 

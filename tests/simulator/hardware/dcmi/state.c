@@ -163,6 +163,17 @@ static int asked_for(const cJSON *holder, const char *function)
     return strcmp(item->valuestring, "fail") == 0 ? DCMI_ERR_INNER : 0;
 }
 
+/* The product's own list, apart from what a test asks for: calls that these chips do not have. */
+static int unsupported(const char *function)
+{
+    const cJSON *name;
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(root, "unsupported"))
+    {
+        if (cJSON_IsString(name) && strcmp(name->valuestring, function + strlen("dcmi_")) == 0) return 1;
+    }
+    return 0;
+}
+
 static int driver_answers(void)
 {
     const cJSON *kernel = cJSON_GetObjectItemCaseSensitive(root, "kernel");
@@ -189,6 +200,7 @@ int sim_enter(const char *function, int card, int device, struct call *call)
         if (code == 0) code = asked_for(behaviour, function);
         if (code == 0 && !initialised && strcmp(function, "dcmi_init") != 0) code = DCMI_ERR_INNER;
         if (code == 0 && !driver_answers()) code = DCMI_ERR_INNER;
+        if (code == 0 && unsupported(function)) code = DCMI_ERR_NOT_SUPPORT;
         if (code == 0 && card != NO_CHIP) {
             call->chip = sim_find(call->chips, card, device);
             if (call->chip != NULL) code = asked_for(call->chip, function);

@@ -88,8 +88,20 @@ EXPORT int dcmi_get_device_power_info(int card_id, int device_id, int *power)
 {
     NEED(power != NULL);
     ENTER(card_id, device_id);
-    *power = (int)(num(call.chip, "power_w", 0) * 10 + 0.5); /* unit 0.1 W */
+    double watts = num(call.chip, "power_w", -1); /* null: measured elsewhere (second die of an A3) */
+    if (watts < 0) LEAVE(DCMI_ERR_NOT_SUPPORT);
+    *power = (int)(watts * 10 + 0.5); /* unit 0.1 W */
     LEAVE(DCMI_OK);
+}
+
+/* 310P cards: the controller of the card measures, for all chips together. */
+EXPORT int dcmi_mcu_get_power_info(int card_id, int *power)
+{
+    NEED(power != NULL);
+    ENTER(card_id, 0);
+    double watts = num(call.chip, "card_power_w", 72.5);
+    *power = (int)(watts * 10 + 0.5);
+    LEAVE(cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(call.root, "mcu")) ? DCMI_ERR_NOT_SUPPORT : DCMI_OK);
 }
 
 EXPORT int dcmi_get_device_temperature(int card_id, int device_id, int *temperature)
@@ -189,7 +201,8 @@ EXPORT int dcmi_get_device_ecc_info(int card_id, int device_id, enum dcmi_device
 {
     NEED(info != NULL);
     ENTER(card_id, device_id);
-    if (type != ECC_HBM) LEAVE(DCMI_ERR_NOT_SUPPORT); /* 910B: HBM only */
+    /* 910B: HBM only; a chip without HBM has its DDR memory instead. */
+    if (type != (num(call.chip, "hbm_total_mib", 0) > 0 ? ECC_HBM : ECC_DDR)) LEAVE(DCMI_ERR_NOT_SUPPORT);
     const cJSON *ecc = cJSON_GetObjectItemCaseSensitive(call.chip, "ecc");
     memset(info, 0, sizeof *info);
     info->enable_flag = 1;
@@ -224,7 +237,9 @@ EXPORT int dcmi_get_topo_info_by_device_id(int card1, int device1, int card2, in
     ENTER(card1, device1);
     const cJSON *other = sim_find(call.chips, card2, device2);
     if (other == NULL || !sim_present(other)) LEAVE(DCMI_ERR_DEVICE_NOT_EXIST);
-    *topo = other == call.chip ? TOPO_SELF : (int)num(call.root, "topo", TOPO_HCCS);
+    const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(call.root, "topo");
+    double far = num(kinds, "other", num(call.root, "topo", TOPO_HCCS));
+    *topo = other == call.chip ? TOPO_SELF : (int)(card1 == card2 ? num(kinds, "card", far) : far);
     LEAVE(DCMI_OK);
 }
 

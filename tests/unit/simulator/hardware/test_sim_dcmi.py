@@ -274,3 +274,30 @@ def test_default_path_is_the_one_of_a_node(library, tmp_path):
     run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env={}, check=True)
     if not Path("/var/lib/npu-sim/state.json").exists():
         assert json.loads(run.stdout) == INNER
+
+
+NOT_SUPPORT = -8255
+
+
+def test_cards_of_310p_measure_power_at_their_controller(library, state):
+    content = npu_sim.initial("310p-duo")
+    content["kernel"].update(driver_loaded=True, driver_version="25.5.0")
+    npu_sim.save(content, state)
+    dcmi = Dcmi(library)
+    assert dcmi.call("init") == 0
+    assert dcmi.cards() == (0, [1, 2, 4, 5])
+    assert dcmi.one("get_device_power_info", c_int, 1, 0)[0] == NOT_SUPPORT
+    assert dcmi.one("mcu_get_power_info", c_int, 1) == (0, 725)
+    assert dcmi.one("get_device_num_in_card", c_int, 4) == (0, 2)
+
+
+def test_second_die_of_an_a3_card_measures_no_power(library, state):
+    content = npu_sim.initial("a3", 4)
+    content["kernel"].update(driver_loaded=True, driver_version="25.5.0")
+    npu_sim.save(content, state)
+    dcmi = Dcmi(library)
+    assert dcmi.call("init") == 0
+    assert dcmi.one("get_device_power_info", c_int, 0, 0)[0] == 0
+    assert dcmi.one("get_device_power_info", c_int, 0, 1)[0] == NOT_SUPPORT
+    topo = [dcmi.one("get_topo_info_by_device_id", c_int, 0, 0, card, die) for card, die in ((0, 0), (0, 1), (1, 0))]
+    assert topo == [(0, 0), (0, 6), (0, 7)]

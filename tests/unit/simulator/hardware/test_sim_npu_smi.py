@@ -67,6 +67,103 @@ def test_table_equals_a_real_capture(state):
     assert run("info") == (0, CAPTURE)
 
 
+# Chip tables of other products, re-typed from public captures: an A3 server with driver 25.0.rc1 (vllm-ascend bug report), a 300I Pro
+# with 24.1.0.1 (public notes), a 300I Duo with 24.1.rc3 (public field report), a 910B4 with 26.0.rc1 (triton-ascend FAQ).
+OTHERS = {
+    ("a3", "25.0.rc1"): """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 25.0.rc1                 Version: 25.0.rc1                                             |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     Ascend910           | OK            | 160.7       45                0    / 0             |
+| 0     0                   | 0000:9D:00.0  | 0           0    / 0          3103 / 65536         |
++------------------------------------------------------------------------------------------------+
+| 0     Ascend910           | OK            | -           45                0    / 0             |
+| 1     1                   | 0000:9F:00.0  | 0           0    / 0          2886 / 65536         |
++===========================+===============+====================================================+
+""",
+    ("310p", "24.1.0.1"): """\
++--------------------------------------------------------------------------------------------------------+
+| npu-smi 24.1.0.1                                 Version: 24.1.0.1                                     |
++-------------------------------+-----------------+------------------------------------------------------+
+| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |
+| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |
++===============================+=================+======================================================+
+| 1       310P3                 | OK              | NA           47                0     / 0             |
+| 0       0                     | 0000:01:00.0    | 0            1894 / 44215                            |
++===============================+=================+======================================================+
++-------------------------------+-----------------+------------------------------------------------------+
+| NPU     Chip                  | Process id      | Process name             | Process memory(MB)        |
++===============================+=================+======================================================+
+| No running processes found in NPU 1                                                                    |
++===============================+=================+======================================================+
+""",
+    ("310p-duo", "24.1.rc3"): """\
++--------------------------------------------------------------------------------------------------------+
+| npu-smi 24.1.rc3                                 Version: 24.1.rc3                                     |
++-------------------------------+-----------------+------------------------------------------------------+
+| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |
+| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |
++===============================+=================+======================================================+
+| 1       310P3                 | OK              | NA           61                0     / 0             |
+| 0       0                     | 0000:01:00.0    | 0            1311 / 44280                            |
++-------------------------------+-----------------+------------------------------------------------------+
+| 1       310P3                 | OK              | NA           61                0     / 0             |
+| 1       1                     | 0000:01:00.0    | 0            1702 / 43693                            |
++===============================+=================+======================================================+
+""",
+    ("a2", "26.0.rc1"): """\
++------------------------------------------------------------------------------------------------------------------+
+| npu-smi 26.0.rc1                            Version: 26.0.rc1                                                    |
++---------------------------+---------------+----------------------------------------------------------------------+
+| NPU   Name                | Health        | Power(W)             Temp(C)                 Hugepages-Usage(page)   |
+| Chip                      | Bus-Id        | AICore(%)            Memory-Usage(MB)        HBM-Usage(MB)           |
++===========================+===============+======================================================================+
+| 0     910B4               | OK            | 82.6                 32                      0    / 0                |
+| 0                         | 0000:C1:00.0  | 0                    0    / 0                2871 / 32768            |
++===========================+===============+======================================================================+
+""",
+}
+VALUES = {
+    "a3": [{"power_w": 160.7, "temperature_c": 45, "hbm_used_mib": 3103}, {"temperature_c": 45, "hbm_used_mib": 2886}],
+    "310p": [{"temperature_c": 47, "ddr_used_mib": 1894, "ddr_total_mib": 44215}],
+    "310p-duo": [
+        {"temperature_c": 61, "ddr_used_mib": 1311, "ddr_total_mib": 44280},
+        {"temperature_c": 61, "ddr_used_mib": 1702, "ddr_total_mib": 43693},
+    ],
+    "a2": [{"name": "910B4", "power_w": 82.6, "temperature_c": 32, "hbm_used_mib": 2871, "hbm_total_mib": 32768}],
+}
+
+
+@pytest.mark.parametrize(("product", "version"), OTHERS)
+def test_tables_of_other_products_equal_captures(state, product, version):
+    content = npu_sim.initial(product)
+    content["chips"] = content["chips"][: len(VALUES[product])]
+    for chip, values in zip(content["chips"], VALUES[product], strict=True):
+        chip.update(values)
+    content["kernel"].update(driver_loaded=True, driver_version=version)
+    npu_sim.save(content, state)
+    code, text = run("info")
+    assert code == 0 and text.startswith(OTHERS[product, version])
+
+
+def test_mapping_of_an_a3_card(state):
+    # Columns of a public test file whose layout agrees with the vendor's npu_info_print.c
+    content = npu_sim.initial("a3", 4)
+    content["kernel"].update(driver_loaded=True, driver_version="25.5.0")
+    npu_sim.save(content, state)
+    lines = [line.split("  ") for line in run("info", "-m")[1].splitlines()]
+    rows = [[word.strip() for word in line if word.strip()] for line in lines]
+    assert rows[:5] == [
+        ["NPU ID", "Chip ID", "Chip Logic ID", "Chip Phy-ID", "Chip Name"],
+        ["0", "0", "0", "0", "Ascend910"], ["0", "1", "1", "1", "Ascend910"], ["0", "2", "-", "-", "Mcu"], ["1", "0", "2", "2", "Ascend910"],
+    ]  # fmt: skip
+    topo = [line.split() for line in run("info", "-t", "topo")[1].splitlines()[:3]]
+    assert topo[0][:2] == ["Phy-ID0", "Phy-ID1"] and topo[1][:4] == ["Phy-ID0", "X", "SIO", "HCCS_SW"]
+
+
 def test_tool_version_is_a_constant_that_the_package_replaces(state, tmp_path):
     packed = tmp_path / "npu-smi"
     packed.write_text(NPU_SMI.read_text().replace("@NPU_SMI_VERSION@", "25.5.1"))

@@ -186,3 +186,29 @@ def test_pause_at(state, value, good):
 def test_firmware_of_some_chips(state):
     assert npu_sim.flash_firmware("9.9", state, count=3) == 3
     assert [chip["firmware_flash"] == "9.9" for chip in npu_sim.load(state)["chips"]] == [True] * 3 + [False] * 5
+
+
+# Card and chip of each logic id: slots of a server with 300I Duo cards and dies of an A3 server (public captures).
+@pytest.mark.parametrize(("product", "places", "devices"), [
+    ("a2", [(0, 0), (1, 0)], 8), ("a3", [(0, 0), (0, 1), (1, 0)], 16), ("310p", [(1, 0), (2, 0), (4, 0), (5, 0)], 4),
+    ("310p-duo", [(1, 0), (1, 1), (2, 0), (2, 1), (4, 0)], 8), ("310b", [(0, 0)], 1),
+])  # fmt: skip
+def test_products(product, places, devices):
+    content = npu_sim.initial(product)
+    npu_sim.validate(content)
+    npu_sim.personalise(content, "node1")
+    chips = content["chips"]
+    assert [(chip["card_id"], chip["device_id"]) for chip in chips][: len(places)] == places
+    assert [chip["phy_id"] for chip in chips] == list(range(devices))
+    per_card = {}
+    for chip in chips:
+        per_card.setdefault(chip["card_id"], set()).add(chip["serial"])
+    assert all(len(serials) == 1 for serials in per_card.values()) and len(set.union(*per_card.values())) == len(per_card)
+
+
+def test_impossible_hardware_is_refused():
+    with pytest.raises(npu_sim.StateError, match="2 on each card"):
+        npu_sim.initial("a3", 3)
+    with pytest.raises(npu_sim.StateError, match="makes no such cards"):
+        npu_sim.initial("a2", vendor="0x8086")
+    assert npu_sim.initial("310p", vendor="0x20c6")["pci"]["vendor"] == "0x20c6"
