@@ -69,13 +69,13 @@ def node(machine):
 
 
 # Chips and functions: places of the chips in public captures (tests/simulator/hardware/sim_products.py names them).
-@pytest.mark.parametrize(("product", "vendor", "family", "chips", "functions", "version"), [
-    ("a3", None, "a3", 16, 16, "25.5.0"), ("a3", None, "a3", 16, 16, "26.0.rc1"), ("310p", None, "310p", 4, 4, "25.5.0"),
-    ("310p-duo", None, "310p", 8, 4, "25.5.0"), ("310b", None, "310b", 1, 1, "25.0.rc1.1"), ("a2", None, "a2", 8, 8, "26.0.rc1"),
-    ("a2", "0x20c6", "a2", 8, 8, "25.5.0"), ("310p", "0x203f", "310p", 4, 4, "25.5.0"),
+@pytest.mark.parametrize(("hardware", "version", "family", "chips", "functions"), [
+    (("a3", None), "25.5.0", "a3", 16, 16), (("a3", None), "26.0.rc1", "a3", 16, 16), (("310p", None), "25.5.0", "310p", 4, 4),
+    (("310p-duo", None), "25.5.0", "310p", 8, 4), (("310b", None), "25.0.rc1.1", "310b", 1, 1), (("a2", None), "26.0.rc1", "a2", 8, 8),
+    (("a2", "0x20c6"), "25.5.0", "a2", 8, 8), (("310p", "0x203f"), "25.5.0", "310p", 4, 4),
 ])
-def test_each_product(machine, product, vendor, family, chips, functions, version):
-    node = machine.boot(product, vendor, version)
+def test_each_product(machine, hardware, version, family, chips, functions):  # noqa: PLR0917
+    node = machine.boot(*hardware, version)
     both, dcmi, smi = node.look(), node.look(npu_smi=False), node.look(dcmi=False)
     for found in (both, dcmi, smi):
         assert (found["query"]["ok"], found["family"], found["driver"]["version"]) == (True, family, version)

@@ -158,7 +158,10 @@ def test_mapping_of_an_a3_card(state):
     rows = [[word.strip() for word in line if word.strip()] for line in lines]
     assert rows[:5] == [
         ["NPU ID", "Chip ID", "Chip Logic ID", "Chip Phy-ID", "Chip Name"],
-        ["0", "0", "0", "0", "Ascend910"], ["0", "1", "1", "1", "Ascend910"], ["0", "2", "-", "-", "Mcu"], ["1", "0", "2", "2", "Ascend910"],
+        ["0", "0", "0", "0", "Ascend910"],
+        ["0", "1", "1", "1", "Ascend910"],
+        ["0", "2", "-", "-", "Mcu"],
+        ["1", "0", "2", "2", "Ascend910"],
     ]  # fmt: skip
     topo = [line.split() for line in run("info", "-t", "topo")[1].splitlines()[:3]]
     assert topo[0][:2] == ["Phy-ID0", "Phy-ID1"] and topo[1][:4] == ["Phy-ID0", "X", "SIO", "HCCS_SW"]
