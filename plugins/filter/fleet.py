@@ -9,7 +9,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
-from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _probe
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_labels, _plan_pins, _probe
 
 
 def _in_words(function):
@@ -29,7 +29,7 @@ def resource_of(family):
 
 def labels(observed):
     """Labels that this node should carry."""
-    return _plan.node_labels_of(observed, resource_of(observed["family"]))
+    return _plan_labels.node_labels_of(observed, resource_of(observed["family"]))
 
 
 class FilterModule:
@@ -42,7 +42,7 @@ class FilterModule:
             "beyond_ceiling": _plan.beyond_ceiling,
             "node_labels": labels,
             "npu_resource": resource_of,
-            "package_source": _in_words(_plan.package_source),
-            "pinned_components": _in_words(_plan.pinned_components),
+            "package_source": _in_words(_plan_pins.package_source),
+            "pinned_components": _in_words(_plan_pins.pinned_components),
             "read_probe": _probe.read_probe,
         }

@@ -10,236 +10,119 @@ runs again on the node right before it acts.
 
 from __future__ import annotations
 
-import os.path
-
-from ansible.module_utils.parsing.convert_bool import boolean
-
-from ansible_collections.npu.fleet.plugins.module_utils._agent import UNIT_NAME as AGENT_UNIT
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
-from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
-from ansible_collections.npu.fleet.plugins.module_utils._packages._options import needs_licence
+from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_space, _plan_checks, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step
 
-#: Which components one pinned version covers. CANN's operators must equal the toolkit (docs/facts.md, P 0 (12)).
-COMPONENTS_OF = {
-    "driver": ("driver",),
-    "firmware": ("firmware",),
-    "cann": ("cann_toolkit", "cann_kernels"),
-    "docker_runtime": ("docker_runtime",),
-}
-#: Components whose change takes the chips away from whoever uses them.
-CHIP_COMPONENTS = ("driver", "firmware")
-#: What an operator of the playbook does about a refusal of `decide`, by its code.
-HINTS = {"downgrade_refused": "For the whole fleet that is npu_fleet_allow_downgrade: true."}
+#: Seconds of a package as public transcripts show them (docs/facts.md, P 2): a driver for one card in about a minute, one over an
+#: old driver with a build of its modules in four and a half; firmware in 12 s a card. Of the others nobody has told.
+DRIVER_SECONDS = {"install": 60}
+DRIVER_OVER_ANOTHER = 270
+FIRMWARE_SECONDS = 12
 
 
-def pinned_components(versions):
-    """{'driver': '25.5.0', 'cann': '8.5.0', ...} -> {component: version}; an unknown key is an error, an empty value is not managed."""
-    unknown = sorted(set(versions) - set(COMPONENTS_OF))
-    if unknown:
-        raise FleetError(
-            f"npu_fleet_versions has the unknown key {', '.join(unknown)}.",
-            code="unknown_component",
-            phase="plan",
-            observed=unknown,
-            hint=f"Allowed keys: {', '.join(COMPONENTS_OF)}.",
-        )
-    return {
-        component: str(versions[key]) for key, components in COMPONENTS_OF.items() if versions.get(key) for component in components
-    }
-
-
-def package_source(depot, name):
-    """The place of one package file: a path on the node or an HTTP(S) URL, both given as the folder that holds the files."""
-    if not depot:
-        raise FleetError(
-            "No depot is set, so no package can be found.",
-            code="depot_missing",
-            phase="plan",
-            hint="Set npu_fleet_depot to an http(s):// URL or to an absolute path on the nodes.",
-        )
-    if depot.startswith(("http://", "https://")):
-        return f"{depot.rstrip('/')}/{name}"
-    if not depot.startswith("/"):
-        raise FleetError(
-            "npu_fleet_depot is neither an http(s):// URL nor an absolute path.",
-            code="depot_invalid",
-            phase="plan",
-            hint="Use an http(s):// URL or an absolute path on the nodes.",
-        )
-    return os.path.join(depot, name)
-
-
-def _with_files(steps, observed, wanted):
-    """The steps with file and checksum of their packages; every checksum that is missing is named at once.
-
-    Where the file comes from is not part of it: a plan is printed, and the address of a depot may hold a password.
-    """
-    names = [file_name(step["component"], step["to"], observed["family"], observed["arch"]) for step in steps]
-    sums = wanted.get("checksums") or {}
-    missing = [name for name in names if name not in sums]
-    if missing:
-        raise FleetError(
-            f"No checksum is known for {', '.join(missing)}, and nothing runs without one.",
-            code="checksum_missing",
-            phase="plan",
-            observed=missing,
-            hint=f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums.",
-        )
-    if names:
-        package_source(wanted.get("depot"), names[0])
-    return [dict(step, file=name, sha256=sums[name]) for step, name in zip(steps, names, strict=True)]
-
-
-def _holder_refusal(observed, steps):
-    touched = [step["component"] for step in steps if step["component"] in CHIP_COMPONENTS]
-    # Our own agent is stopped before its driver or firmware changes.
-    holders = [holder for holder in observed.get("holders") or [] if holder.get("unit") != AGENT_UNIT]
-    if not touched or not holders:
-        return None
-    who = ", ".join(f"{h['comm']} (pid {h['pid']}) on {h['device']}" for h in holders[:5])
-    return {
-        "component": touched[0],
-        "reason": f"Chips are in use by {who}; changing {' and '.join(touched)} would take them away.",
-        "hint": "Stop these processes or drain the node, then run again.",
-    }
-
-
-def _flag(wanted, name):
-    """A truth value, also where it came as text: `-e` and INI inventories give 'false', which Python takes for true."""
-    return boolean(wanted.get(name) or False)
-
-
-def _licence_refusal(step):
-    return {
-        "component": step["component"],
-        "reason": f"Installing {step['component']} {step['to']} accepts the vendor's licence, and nobody has agreed to that.",
-        "hint": "Read it, then set npu_fleet_accept_licence: true.",
-    }
-
-
-def _unknown_refusal(observed):
-    """An accelerator that no table names: nothing may be guessed for it."""
-    unknown = observed.get("unknown") or []
-    if not unknown:
-        return None
-    ids = ", ".join(sorted(f"{f['vendor']}:{f['device']} at {f['address']}" for f in unknown))
-    return {
-        "component": "driver",
-        "reason": f"This node has accelerators that no table here names: {ids}.",
-        "hint": "Nothing is installed on it. Take it out of the run with -l, and report the ids from `lspci -nn`.",
-    }
-
-
-def _running_refusal(component):
-    return {
-        "component": component,
-        "reason": f"The package of {component} still runs on this node.",
-        "hint": "Do not reboot or power off the node. Run the playbook again later.",
-    }
-
-
-def _packages(observed, wanted):
-    pins = pinned_components(wanted.get("versions") or {})
-    steps = decide(
+def _steps(observed, wanted, pins):
+    return decide(
         {key: observed.get(key) for key in ("arch", "family", "families", "components")},
-        {component: {"version": version} for component, version in pins.items()},
-        allow_downgrade=_flag(wanted, "allow_downgrade"),
+        {component: {"version": version} for component, version in pins.components.items()},
+        allow_downgrade=_plan_checks.flag(wanted, "allow_downgrade"),
     )
-    refused = [
-        {"component": s["component"], "reason": s["reason"], "hint": HINTS.get(s["code"], "")} for s in steps if s["action"] == "refuse"
-    ]
-    todo = [s for s in steps if s["action"] not in ("none", "refuse")]
-    if not _flag(wanted, "accept_licence"):
-        refused += [_licence_refusal(s) for s in todo if needs_licence(s["component"], s["to"])]
-    refused += [_running_refusal(component) for component in observed.get("running_packages") or []]
-    refused += filter(None, [_holder_refusal(observed, todo), _unknown_refusal(observed) if todo else None])
-    return todo, refused
 
 
-def engine_step(observed, wanted):
-    """'register' or 'none' for the engine's entry of the NPU runtime, from what the engine itself reports and what its file says."""
-    if not wanted:
-        return {"action": "none", "reason": "no runtime wanted"}
-    name = wanted["name"]
-    engines = [e for e in observed.get("engines") or [] if wanted.get("engine", "auto") in ("auto", e["name"])]
-    if not engines:
-        return {"action": "register", "reason": "no container engine was seen yet"}
-    engine = engines[0]
-    if engine.get("error"):
-        return {"action": "register", "reason": f"{engine['name']}: {engine['error']}"}
-    path = (engine.get("runtimes") or {}).get(name)
-    if path != wanted["path"]:
-        return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
-    if _flag(wanted, "set_default") and engine.get("default_runtime") != name:
-        return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
-    missing = _missing_in_file(engine, wanted)
-    if missing:
-        return {"action": "register", "reason": missing}
-    return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
-
-
-def _missing_in_file(engine, wanted):
-    """What the engine has in its memory only, and would have lost after its next start; None when its file says it, too."""
-    said, name = engine.get("configured"), wanted["name"]
-    if said is None:
-        return None
-    if said["error"]:
-        return f"{engine['name']}: {said['error']}"
-    path = said["runtimes"].get(name)
-    if path != wanted["path"]:
-        return f"{engine['config_path']} has {name} as {path or 'nothing'}, wanted {wanted['path']}"
-    if _flag(wanted, "set_default") and said["default_runtime"] != name:
-        return f"{engine['config_path']} has the default runtime {said['default_runtime'] or 'of the engine'}, wanted {name}"
-    return None
+def estimate(observed, todo):
+    """Seconds of the packages that somebody has measured (no transfer, no reboot), those nobody has, and room by path in MiB."""
+    cards = len({chip.get("card_id") if chip.get("card_id") is not None else chip.get("pci_address") for chip in observed["chips"]})
+    seconds, unknown = 0, []
+    for step in todo:
+        if step["component"] == "driver":
+            seconds += DRIVER_SECONDS.get(step["action"], DRIVER_OVER_ANOTHER)
+        elif step["component"] == "firmware":
+            seconds += FIRMWARE_SECONDS * max(1, cards)
+        elif step["action"] != "switch":
+            unknown.append(step["component"])
+    space = (observed.get("preflight") or {}).get("space") or []
+    return {"seconds": seconds, "unknown": unknown, "space": _findings_space.by_path(space, todo)}
 
 
 def make_plan(observed, wanted):
-    """The plan of one node.
+    """The plan of one node; raises FleetError where the fleet's variables cannot be right.
 
-    Returns ``{"packages": [step + file, sha256], "refused": [{component, reason, hint}], "engine": {action, reason},
-    "reboot_required": bool, "changes": int}``; raises FleetError where the fleet's variables cannot be right.
+    packages: steps to run, in order, each with file, sha256, size and source; empty when anything is refused
+    components: a step for every pinned component, also those that change nothing
+    findings: everything there is to say, errors first; refused: the errors, as {component, reason, hint, code}
     """
-    todo, refused = _packages(observed, wanted)
-    packages = [] if refused else _with_files(todo, observed, wanted)
-    engine = engine_step(observed, wanted.get("runtime"))
-    return {
-        "packages": packages,
-        "refused": refused,
-        "engine": engine,
-        "reboot_required": bool(observed.get("reboot_required")),
-        "changes": len(packages) + (engine["action"] != "none"),
+    pins = _plan_pins.pins_of(observed, wanted)
+    steps, missing_files = _plan_pins.with_files(_steps(observed, wanted, pins), observed, wanted, pins)
+    todo = [step for step in steps if step["action"] not in ("none", "refuse")]
+    reboot_required = bool(observed.get("reboot_required"))
+    reboots = reboot_required or any(step["reboot"] for step in todo)
+    in_use = _plan_checks.holders(observed)
+    judged, verdict, release = _plan_checks.compatible(observed, todo, pins, wanted)
+    back = _plan_checks.way_back(observed, todo)
+    findings = [
+        *_plan_checks.running(observed),
+        *pins.problems,
+        *_plan_checks.refused_steps(steps),
+        *_plan_checks.failed_before(observed, todo, pins.components, wanted),
+        *judged,
+        *_plan_checks.licences(todo, wanted),
+        *_plan_checks.chips_in_use(in_use, todo, wanted),
+        *_plan_checks.unknown_chips(observed, todo),
+        *missing_files,
+        *_findings.judge(observed, wanted, steps, reboots=reboots),
+        *_plan_checks.no_way_back(back),
+    ]
+    plan = {
+        "packages": todo,
+        "components": steps,
+        "engine": engine_step(observed, wanted.get("runtime") if pins.versions.get("docker_runtime") else None),
+        "versions": pins.versions,
+        "release": release,
+        "verdict": verdict,
+        "unlisted_reason": pins.reason if verdict == "unlisted" else None,
+        "reboot_required": reboot_required,
+        "reboot_expected": reboots,
+        "holders": in_use,
+        "estimate": estimate(observed, todo),
+        "way_back": back,
     }
+    if wanted.get("ceiling") is not None:
+        findings += [
+            _findings.finding("error", "beyond_approved", "plan", f"The approved plan does not have this: {text}.",
+                              "Make a new plan with npu.fleet.plan, look at it, and approve that one.")
+            for text in _plan_checks.beyond_approved(plan, wanted["ceiling"])
+        ]
+    findings = _findings.in_order(findings)
+    refused = [
+        {"component": one["object"], "reason": one["message"], "hint": one["hint"], "code": one["code"]}
+        for one in findings if one["severity"] == "error"
+    ]
+    packages = [] if refused else todo
+    return dict(
+        plan, packages=packages, refused=refused, findings=findings, changes=len(packages) + (plan["engine"]["action"] != "none"),
+    )
 
 
 def beyond_ceiling(plan, ceiling):
-    """Package steps of ``plan`` that the approved ``ceiling`` does not contain, as text. Empty: the plan may run."""
-    allowed = {(s["component"], s["to"]) for s in ceiling["packages"]}
-    return [
-        f"{s['component']} -> {s['to']} ({s['reason']})" for s in plan["packages"] if (s["component"], s["to"]) not in allowed
-    ]
+    """Package steps of ``plan`` that the ``ceiling`` of this run does not contain, as text. Empty: the plan may run."""
+    return _plan_checks.beyond(plan, ceiling)
 
 
-def render(plan):
-    """The plan as lines for an operator, one a step."""
-    lines = [f"{s['component']:<14} {s['action']:<10} {s['from'] or '-'} -> {s['to']}   {s['reason']}" for s in plan["packages"]]
+def line_of(step):
+    """One step as a line."""
+    reboot = " Needs a reboot." if step["reboot"] else ""
+    return f"{step['component']:<14} {step['action']:<10} {step['from'] or '-'} -> {step['to']}   {step['reason'] or ''}{reboot}".rstrip()
+
+
+def render(plan, everything=False):
+    """The plan as lines for an operator, one a step; with ``everything`` also what does not change, and the notes."""
+    steps = [step for step in plan["components"] if step["action"] != "refuse"] if everything else plan["packages"]
+    lines = [line_of(step) for step in steps]
     lines += [f"{r['component']:<14} refused    {r['reason']} {r['hint']}".rstrip() for r in plan["refused"]]
     if plan["engine"]["action"] != "none":
         lines.append(f"{'engine':<14} {plan['engine']['action']:<10} {plan['engine']['reason']}")
+    shown = ("warning", "note") if everything else ("warning",)
+    for one in plan["findings"]:
+        if one["severity"] in shown:
+            lines.append(f"{one['object']:<14} {one['severity']:<10} {one['message']} {one['hint']}".rstrip())
     return lines or ["packages and engine: nothing to change"]
-
-
-#: Labels that a node gets, from its chips. "accelerator" and "node.kubernetes.io/npu.chip.name" are the vendor's names (docs/facts.md, K).
-def node_labels_of(observed, resource):
-    """Kubernetes labels as a pure function of what was observed: {key: value}."""
-    names = sorted({c["name"] for c in observed["chips"] if c.get("name")})
-    labels = {
-        "npu.fleet/family": observed["family"],
-        "npu.fleet/chips": str(len(observed["chips"])),
-        "npu.fleet/driver-version": observed["versions"]["driver"]["running"],
-        "npu.fleet/firmware-version": observed["versions"]["firmware"]["running"],
-        "npu.fleet/cann-version": (observed["versions"].get("cann_toolkit") or {}).get("on_disk"),
-        "node.kubernetes.io/npu.chip.name": names[0] if len(names) == 1 else None,
-        "accelerator": f"huawei-{resource.rsplit('/', 1)[-1]}" if resource else None,
-    }
-    return {key: value for key, value in labels.items() if value}

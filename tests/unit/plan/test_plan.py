@@ -4,7 +4,7 @@
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.plugin_utils import _plan
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_engine, _plan_labels, _plan_pins
 
 from .observed import WANTED, bare, component, converged
 
@@ -37,9 +37,10 @@ def test_a_bare_node_gets_everything_in_order_with_file_source_and_sum():
 
 
 def test_all_missing_checksums_are_named_at_once():
-    with pytest.raises(FleetError) as caught:
-        _plan.make_plan(bare(), dict(READY, checksums={FILES[0]: "0" * 64}))
-    assert caught.value.as_dict()["observed"] == list(FILES[1:])
+    plan = _plan.make_plan(bare(), dict(READY, checksums={FILES[0]: "0" * 64}))
+    (refused,) = plan["refused"]
+    assert (plan["packages"], refused["code"]) == ([], "checksum_missing")
+    assert f"`sha256sum {' '.join(FILES[1:])}`" in refused["hint"]
 
 
 def test_an_unpinned_component_is_not_managed():
@@ -62,13 +63,13 @@ def test_an_unknown_key_of_the_versions_is_refused_with_the_known_ones():
     ],
 )
 def test_depots(depot, source):
-    assert _plan.package_source(depot, "x.run") == source
+    assert _plan_pins.package_source(depot, "x.run") == source
 
 
 @pytest.mark.parametrize("depot", ["", None, "relative/path", "ftp://h/d"])
 def test_no_depot_to_speak_of(depot):
     with pytest.raises(FleetError, match="npu_fleet_depot"):
-        _plan.package_source(depot, "x.run")
+        _plan_pins.package_source(depot, "x.run")
 
 
 def test_a_downgrade_is_refused_in_words_and_nothing_else_runs():
@@ -87,7 +88,7 @@ def test_a_false_that_comes_as_text_is_false():
     assert _plan.make_plan(npu, dict(READY, allow_downgrade="false"))["refused"]
     assert _plan.make_plan(npu, dict(READY, allow_downgrade="true"))["packages"][0]["action"] == "downgrade"
     assert _plan.make_plan(bare(), dict(READY, accept_licence="no"))["refused"]
-    assert _plan.engine_step(converged(), dict(WANTED["runtime"], set_default="False"))["action"] == "none"
+    assert _plan_engine.engine_step(converged(), dict(WANTED["runtime"], set_default="False"))["action"] == "none"
 
 
 def test_chips_in_use_stop_driver_and_firmware_but_not_cann():
@@ -122,6 +123,7 @@ def test_a_package_that_still_runs_stops_the_node(node):
             "component": "firmware",
             "reason": "The package of firmware still runs on this node.",
             "hint": "Do not reboot or power off the node. Run the playbook again later.",
+            "code": "package_running",
         }
     ]
 
@@ -134,7 +136,7 @@ def said(path="/opt/ascend-docker-runtime", default=None, error=None):
 def test_an_entry_that_is_only_in_the_memory_of_the_engine_is_named():
     npu = converged()
     npu["engines"][0]["configured"] = said(path=None)
-    reason = _plan.engine_step(npu, WANTED["runtime"])["reason"]
+    reason = _plan_engine.engine_step(npu, WANTED["runtime"])["reason"]
     assert reason == "/etc/docker/daemon.json has ascend as nothing, wanted /opt/ascend-docker-runtime"
 
 
@@ -159,7 +161,7 @@ def test_an_entry_that_is_only_in_the_memory_of_the_engine_is_named():
 def test_engine(engine, wanted, action):
     npu = converged()
     npu["engines"][0].update(engine)
-    assert _plan.engine_step(npu, dict(WANTED["runtime"], **wanted))["action"] == action
+    assert _plan_engine.engine_step(npu, dict(WANTED["runtime"], **wanted))["action"] == action
 
 
 def test_ceiling_lets_less_through_but_not_more():
@@ -171,7 +173,7 @@ def test_ceiling_lets_less_through_but_not_more():
 
 def test_labels_are_a_pure_function_of_the_observation():
     npu = converged()
-    assert _plan.node_labels_of(npu, "huawei.com/Ascend910") == {
+    assert _plan_labels.node_labels_of(npu, "huawei.com/Ascend910") == {
         "npu.fleet/family": "a2",
         "npu.fleet/chips": "8",
         "npu.fleet/driver-version": "25.5.0",
@@ -182,7 +184,7 @@ def test_labels_are_a_pure_function_of_the_observation():
     }
     npu["versions"]["driver"]["running"] = None
     npu["chips"][0]["name"] = "910B4"
-    labels = _plan.node_labels_of(npu, None)
+    labels = _plan_labels.node_labels_of(npu, None)
     assert "npu.fleet/driver-version" not in labels
     assert "node.kubernetes.io/npu.chip.name" not in labels
     assert "accelerator" not in labels

@@ -1,0 +1,45 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run would change in the container engine of one node. Pure. Private to the collection."""
+
+from __future__ import annotations
+
+from ansible_collections.npu.fleet.plugins.plugin_utils._plan_checks import flag
+
+
+def engine_step(observed, wanted):
+    """'register' or 'none' for the engine's entry of the NPU runtime, from what the engine itself reports and what its file says."""
+    if not wanted:
+        return {"action": "none", "reason": "no runtime wanted"}
+    name = wanted["name"]
+    engines = [e for e in observed.get("engines") or [] if wanted.get("engine", "auto") in ("auto", e["name"])]
+    if not engines:
+        return {"action": "register", "reason": "no container engine was seen yet"}
+    engine = engines[0]
+    if engine.get("error"):
+        return {"action": "register", "reason": f"{engine['name']}: {engine['error']}"}
+    path = (engine.get("runtimes") or {}).get(name)
+    if path != wanted["path"]:
+        return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
+    if flag(wanted, "set_default") and engine.get("default_runtime") != name:
+        return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
+    missing = _missing_in_file(engine, wanted)
+    if missing:
+        return {"action": "register", "reason": missing}
+    return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
+
+
+def _missing_in_file(engine, wanted):
+    """What the engine has in its memory only, and would have lost after its next start; None when its file says it, too."""
+    said, name = engine.get("configured"), wanted["name"]
+    if said is None:
+        return None
+    if said["error"]:
+        return f"{engine['name']}: {said['error']}"
+    path = said["runtimes"].get(name)
+    if path != wanted["path"]:
+        return f"{engine['config_path']} has {name} as {path or 'nothing'}, wanted {wanted['path']}"
+    if flag(wanted, "set_default") and said["default_runtime"] != name:
+        return f"{engine['config_path']} has the default runtime {said['default_runtime'] or 'of the engine'}, wanted {name}"
+    return None

@@ -1,0 +1,187 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which versions a node is pinned to: by a lock, by a release of the catalog, or by single versions. Pure. Private to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import os.path
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
+from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
+from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog
+from ansible_collections.npu.fleet.plugins.plugin_utils._findings import finding
+
+#: Which components one pinned version covers. CANN's operators must equal the toolkit (docs/facts.md, P 0 (12)).
+COMPONENTS_OF = {
+    "driver": ("driver",),
+    "firmware": ("firmware",),
+    "cann": ("cann_toolkit", "cann_kernels"),
+    "docker_runtime": ("docker_runtime",),
+}
+KEY_OF = {component: key for key, components in COMPONENTS_OF.items() for component in components}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pins:
+    """Versions by key, the lock's packages by component (None without a lock), what to say about them."""
+
+    versions: dict
+    packages: dict | None = None
+    release: str | None = None
+    reason: str | None = None
+    problems: tuple = ()
+
+    @property
+    def components(self):
+        return pinned_components(self.versions)
+
+
+def pinned_components(versions):
+    """{'driver': '25.5.0', 'cann': '8.5.0', ...} -> {component: version}; an unknown key is an error, an empty value is not managed."""
+    unknown = sorted(set(versions) - set(COMPONENTS_OF))
+    if unknown:
+        raise FleetError(
+            f"npu_fleet_versions has the unknown key {', '.join(unknown)}.",
+            code="unknown_component",
+            phase="plan",
+            observed=unknown,
+            hint=f"Allowed keys: {', '.join(COMPONENTS_OF)}.",
+        )
+    return {
+        component: str(versions[key]) for key, components in COMPONENTS_OF.items() if versions.get(key) for component in components
+    }
+
+
+def pins_of(observed, wanted):
+    """The pins of one node. Variables that contradict each other raise; what this node's family lacks is a problem of the node."""
+    given = {key: str(value) for key, value in (wanted.get("versions") or {}).items() if value}
+    pinned_components(wanted.get("versions") or {})
+    lock, release = wanted.get("lock"), wanted.get("release")
+    reason = wanted.get("unlisted_reason") or None
+    if not (lock or release):
+        return Pins(given, reason=reason)
+    if not observed.get("family"):
+        # decide() says why for a pinned component; without a family there are no pins to say it of.
+        families = ", ".join(observed.get("families") or []) or "unknown"
+        message = f"Lock and release name versions by the family of the chips, and this node's is {families}."
+        return Pins({}, reason=reason, problems=(finding("error", "family_unknown", "driver", message, "lspci -nn | grep -i 19e5"),))
+    try:
+        if lock:
+            return _of_lock(lock, observed, release, given, reason)
+        return _of_release(observed, release, given, wanted, reason)
+    except FleetError as error:
+        if error.code in ("versions_contradict", "lock_unreadable"):
+            raise
+        return Pins({}, reason=reason, problems=(finding("error", error.code, error.object or "driver", error.message, error.hint or ""),))
+
+
+def _of_lock(lock, observed, release, given, reason):
+    from ansible_collections.npu.fleet.plugins.plugin_utils import _lock  # noqa: PLC0415
+
+    lock = _lock.read(lock) if isinstance(lock, str) else lock
+    selected = _lock.select(lock, observed["family"], observed["arch"])
+    if release and lock.get("release") and not same(str(release), str(lock["release"])):
+        raise _contradiction("npu_fleet_release", str(release), "the lock", str(lock["release"]))
+    _agree(selected["versions"], given, "the lock")
+    versions = {key: version for key, version in selected["versions"].items() if version}
+    return Pins(versions, selected["packages"], lock.get("release"), reason or lock.get("unlisted_reason"))
+
+
+def _of_release(observed, release, given, wanted, reason):
+    catalog = _catalog.load(tuple(wanted.get("catalog_dirs") or ()))
+    versions = _catalog.resolve(catalog, observed["family"], release)
+    _agree(versions, given, f"release {release}")
+    return Pins(versions, None, str(release), reason)
+
+
+def _agree(versions, given, source):
+    for key, version in given.items():
+        if versions.get(key) and not same(version, versions[key]):
+            raise _contradiction(f"npu_fleet_versions.{key}", version, source, versions[key])
+
+
+def _contradiction(name, value, source, other):
+    return FleetError(
+        f"{name} is {value}, {source} says {other}.",
+        code="versions_contradict",
+        phase="plan",
+        object=name,
+        observed=value,
+        hint="Give one of npu_fleet_lock, npu_fleet_release and npu_fleet_versions, or let them agree.",
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+def package_source(depot, name, source=None):
+    """The place of one package file: a path on the node or an HTTP(S) URL, both given as the folder that holds the files.
+
+    Without a depot it is where the lock has seen the file; a step that needs no file has no place.
+    """
+    if not name:
+        return ""
+    if not depot and source:
+        return source
+    if not depot:
+        raise FleetError(
+            "No depot is set, so no package can be found.",
+            code="depot_missing",
+            phase="plan",
+            hint="Set npu_fleet_depot to an http(s):// URL or to an absolute path on the nodes.",
+        )
+    if depot.startswith(("http://", "https://")):
+        return f"{depot.rstrip('/')}/{name}"
+    if not depot.startswith("/"):
+        raise FleetError(
+            "npu_fleet_depot is neither an http(s):// URL nor an absolute path.",
+            code="depot_invalid",
+            phase="plan",
+            hint="Use an http(s):// URL or an absolute path on the nodes.",
+        )
+    return os.path.join(depot, name)
+
+
+def with_files(steps, observed, wanted, pins):
+    """(steps with file, sha256, size and source of their packages, findings about those that are not known).
+
+    The depot is not part of it: a plan is printed, and the address may hold a password. The lock's source has none.
+    """
+    whole, missing, found = [], [], []
+    sums = wanted.get("checksums") or {}
+    for step in steps:
+        package = dict.fromkeys(("file", "sha256", "size", "source"))
+        if step["action"] not in ("none", "refuse", "switch"):
+            try:
+                package.update(_package(step, observed, sums, pins))
+            except FleetError as error:
+                found.append(finding("error", error.code, step["component"], error.message, error.hint or ""))
+            else:
+                if package["sha256"] is None:
+                    missing.append(package["file"])
+        whole.append(dict(step, **package))
+    if missing:
+        message = f"No checksum is known for {', '.join(missing)}, and nothing runs without one."
+        hint = f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums."
+        found.append(finding("error", "checksum_missing", missing[0], message, hint))
+    needed = next((step for step in whole if step["file"]), None)
+    if needed:
+        package_source(wanted.get("depot"), needed["file"], needed["source"])
+    return whole, found
+
+
+def _package(step, observed, sums, pins):
+    if pins.packages is None:
+        name = file_name(step["component"], step["to"], observed["family"], observed["arch"])
+        return {"file": name, "sha256": sums.get(name)}
+    package = pins.packages.get(step["component"])
+    if not package:
+        raise FleetError(
+            f"The lock has no package of {step['component']} for {observed['family']} on {observed['arch']}.",
+            code="lock_incomplete",
+            phase="plan",
+            hint="Put the file into the depot and write the lock again: ansible-playbook npu.fleet.lock",
+        )
+    return {key: package.get(key) for key in ("file", "sha256", "size", "source")}
