@@ -10,7 +10,8 @@ import re
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _names
 
-_HEAD = 256 * 1024
+#: As much of a file as is read to find its header.
+HEAD = 256 * 1024
 #: What mends a file that is not the one it should be.
 COPY_AGAIN = "Copy it to the depot again and compare `sha256sum %s` with npu_fleet_checksums."
 _LABEL_CHIP = re.compile(r"HDK-(310P|310B|910B|910|A3|A5|950)-", re.IGNORECASE)
@@ -25,10 +26,10 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
-def check(path, name, sha256):
-    """Raise FleetError unless the file is the package it should be, whole and with this checksum."""
+def check(path, name, sha256, found=None):
+    """Raise FleetError unless the file is the package it should be, whole and with this checksum (``found`` where it is known)."""
     check_file(path, name)
-    found = sha256_of(path)
+    found = found or sha256_of(path)
     if found != sha256.lower():
         raise FleetError(
             "%s has sha256 %s, expected is %s." % (name, found, sha256.lower()),
@@ -49,7 +50,7 @@ def check_file(path, name):
 def _read_head(path):
     try:
         with open(path, "rb") as stream:
-            return stream.read(_HEAD), os.fstat(stream.fileno()).st_size
+            return stream.read(HEAD), os.fstat(stream.fileno()).st_size
     except OSError as error:
         message = "The package %s can not be read: %s." % (path, error.strerror)
         hint = "`ls -l %s` on the node; npu_fleet_depot names the folder." % path
@@ -63,7 +64,7 @@ def check_header(head, size, name):
     """
     if not head.startswith(b"#!") or b"makeself" not in head[:8192].lower():
         raise FleetError("%s is no self-extracting package." % name, "package_invalid", "verify", object=name, hint=COPY_AGAIN % name)
-    values = _values(head)
+    values = header_values(head)
     declared = sum(int(number) for number in values.get("totalsize", values.get("filesizes", values.get("size", ""))).split())
     lines = int(values.get("skip") or 0)
     if declared and lines:
@@ -81,12 +82,16 @@ def check_header(head, size, name):
         raise FleetError(message, "wrong_family", "verify", object=name, observed=values["label"], hint=hint)
 
 
-def _values(head):
-    """Return the plain assignments of the shell header; numbers and label are what is looked for."""
-    pattern = re.compile(rb"^(totalsize|filesizes|size|skip|label)=\"?([^\"\n]*)\"?\s*$", re.MULTILINE)
+def header_values(head):
+    """Return the plain assignments of the shell header: label, numbers, and the checksum of the payload as ``sha``."""
+    pattern = re.compile(rb"^(totalsize|filesizes|size|skip|label|SHA|sha256)=\"?([^\"\n]*)\"?\s*$", re.MULTILINE)
     values = {}
     for found in pattern.finditer(head):
         key, value = (part.decode("utf-8", "replace").strip() for part in found.groups())
-        if key == "label" or re.match(r"[0-9 ]+\Z", value):
+        if key in ("SHA", "sha256"):
+            # makeself writes zeros where it was not asked for one.
+            if re.match(r"[0-9a-f]{64}\Z", value) and value.strip("0"):
+                values.setdefault("sha", value)
+        elif key == "label" or re.match(r"[0-9 ]+\Z", value):
             values.setdefault(key, value)
     return values
