@@ -3,7 +3,7 @@
 
 import grpc
 import pytest
-from agent_rig import RESOURCE, SOCKET
+from agent_rig import RESOURCE, SOCKET, until
 from kubelet_standin import api, wire
 
 
@@ -25,6 +25,7 @@ def test_allocate_gives_nodes_and_physical_ids(pair):
 def test_allocate_mode(rig, mode, devices, variables):
     rig.kubelet()
     rig.agent(allocate_mode=mode).await_state("serving")
+    until(lambda: rig.numbers()[0], what="the first list in the kubelet")  # "serving" is the agent's word, the list comes after it
     response = rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]
     assert (bool(response["devices"]), bool(response["envs"])) == (devices, variables)
 
