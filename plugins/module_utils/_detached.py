@@ -16,6 +16,8 @@ VendorRun = namedtuple("VendorRun", "unit state rc log attached")
 _Status = namedtuple("_Status", "state rc")
 
 STATE_DIR = "/run/npu-fleet"
+# Where systemd keeps the processes of a unit, so that one whose note is lost is found without asking systemd for each.
+_GROUPS = tuple("/sys/fs/cgroup%s/system.slice/%%s.service" % place for place in ("", "/systemd", "/unified"))
 _UNIT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*\Z")
 # Driver package, measured: a question at the end of its input is asked for ever, 350 KB of output a second.
 _LOG_LIMIT = 64 << 20
@@ -24,16 +26,20 @@ _GOOD_CODES = (0, 2)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def run_vendor(argv, unit, log, timeout, env=None, *, cwd=None, stdin=None, kill_at_deadline=True, inhibit=None, state_dir=STATE_DIR):
+def run_vendor(
+    argv, unit, log, timeout, env=None, *, cwd=None, stdin=None, kill_at_deadline=True, inhibit=None, state_dir=STATE_DIR, poll=None,
+    owner=None
+):
     """Run a package installer so that a lost connection does not stop it, and wait for its end.
 
     It runs as a transient systemd unit, or under a supervisor in a session of its own where systemd is not in charge.
     When a unit of this name still runs, nothing is started: we wait for that one (``attached``; ``log`` is then its log).
     Its input is empty, or the short known answer ``stdin``. With ``inhibit`` (a reason) a reboot is held off meanwhile.
+    ``owner`` (a dict) is noted beside it for those who find it at work.
 
     The state of the result: ``exited`` (``rc`` as subprocess has it: -9 is killed by signal 9), ``killed`` at the deadline,
-    ``flooded`` (killed: output without end), ``lost`` (it ended and nobody knows how), or ``running``: the deadline came,
-    ``kill_at_deadline`` is off and it was left alone.
+    ``flooded`` (killed: output without end), ``lost`` (it ended and nobody knows how), or ``running``: ``poll`` seconds are over,
+    or the deadline came, ``kill_at_deadline`` is off and it was left alone.
     """
     if not _UNIT_NAME.match(unit):
         raise FleetError("%r is no name for a unit." % unit, "command_invalid", object=unit)
@@ -49,19 +55,42 @@ def run_vendor(argv, unit, log, timeout, env=None, *, cwd=None, stdin=None, kill
         _prepare_log(log)
         os.makedirs(state_dir, 0o700, exist_ok=True)
         limit = timeout if kill_at_deadline else None
+        job.about = {"owner": owner} if owner else {}
         job.start(argv, log, _vendor_environment(env), cwd or "/", stdin, limit=limit, inhibit=inhibit)
-    state, rc = _wait(job, log, deadline, kill_at_deadline)
+    return _follow(job, log, attached, deadline, kill_at_deadline=kill_at_deadline, poll=poll)
+
+
+def follow_vendor(unit, log, timeout, *, kill_at_deadline=True, state_dir=STATE_DIR, poll=None):
+    """Wait for a run that was started before, also one that has ended unseen; None when nothing is known of one.
+
+    ``log`` is named where the note of the run is lost.
+    """
+    job = _job(unit, state_dir)
+    if job.status().state == "absent":
+        return None
+    log = job.note().get("log") or log
+    return _follow(job, log, True, time.monotonic() + timeout, kill_at_deadline=kill_at_deadline, poll=poll)
+
+
+def _follow(job, log, attached, deadline, *, kill_at_deadline, poll):
+    state, rc = _wait(job, log, deadline, kill_at_deadline, time.monotonic() + poll if poll else None)
     if state != "running":
         if kill_at_deadline and rc not in _GOOD_CODES:
             job.kill()
         job.forget(force=rc not in _GOOD_CODES)
-    return VendorRun(unit, state, rc, log, attached)
+    return VendorRun(job.unit, state, rc, log, attached)
 
 
 def vendor_running(unit, state_dir=STATE_DIR):
-    """Return True while the unit of an earlier ``run_vendor`` still runs. Without its note there was none since the last boot."""
-    job = _job(unit, state_dir) if os.path.exists(_note_path(unit, state_dir)) else None
+    """Return True while the unit of an earlier ``run_vendor`` still runs. Without note and control group there was none."""
+    known = os.path.exists(_note_path(unit, state_dir)) or any(os.path.isdir(folder % unit) for folder in _GROUPS)
+    job = _job(unit, state_dir) if known else None
     return job is not None and job.status().state == "running"
+
+
+def vendor_note(unit, state_dir=STATE_DIR):
+    """Return what was noted of the last run that nobody has seen the end of: log, owner; empty when there is none."""
+    return _Job(unit, state_dir).note()
 
 
 def _job(unit, state_dir):
@@ -96,7 +125,7 @@ def _vendor_environment(extra):
     return env
 
 
-def _wait(job, log, deadline, kill_at_deadline):
+def _wait(job, log, deadline, kill_at_deadline, give_up=None):
     pause = 0.02
     while True:
         status = job.status()
@@ -110,7 +139,9 @@ def _wait(job, log, deadline, kill_at_deadline):
                 return "running", None
             job.kill()
             return "flooded" if flooded else "killed", _settle(job)
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        elif give_up is not None and time.monotonic() >= give_up:
+            return "running", None
+        time.sleep(min(pause, max(0.0, min(deadline, give_up or deadline) - time.monotonic())))
         pause = min(1.0, pause * 1.5)
 
 
@@ -136,6 +167,7 @@ class _Job(object):
 
     def __init__(self, unit, state_dir):
         self.unit = unit
+        self.about: dict = {}
         self._note_path = _note_path(unit, state_dir)
         self._answer_path = os.path.join(state_dir, unit + ".stdin")
 
@@ -193,7 +225,7 @@ class _SystemdUnit(_Job):
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
     def start(self, argv, log, env, cwd, stdin, *, limit, inhibit):
-        self._write_note({"log": log})
+        self._write_note(dict(self.about, log=log))
         properties = {
             "RemainAfterExit": "yes",
             "StandardInput": "file:" + self._write_answer(stdin),
@@ -321,7 +353,7 @@ class _Supervised(_Job):
                     _close_descriptor(int(name))
             with open(answer, "rb") as given, open(log, "ab") as output:
                 process = spawn(argv, env, cwd, given, output)
-            note = {"log": log, "pid": os.getpid(), "start": _start_time(os.getpid()), "child": process.pid}
+            note = dict(self.about, log=log, pid=os.getpid(), start=_start_time(os.getpid()), child=process.pid)
             self._write_note(note)
             os.write(writer, b"started")
         except Exception as error:

@@ -60,14 +60,37 @@ options:
   src:
     description:
       - The package file, as an absolute path on the node or as an HTTP(S) URL. Keep the vendor's file name.
-      - A URL is fetched into O(cache_dir), where it stays. A broken transfer is taken up where it broke.
+      - With O(remote_src=false) a file on the controller.
+      - It is brought into O(cache_dir), where it stays, and is not needed again. A broken download is taken up where it broke.
       - User and password of a URL are neither printed nor logged.
       - Required with O(state=present).
     type: str
+  mirrors:
+    description:
+      - More URLs of the same file, tried in this order when the one before fails.
+    type: list
+    elements: str
+    default: []
+  remote_src:
+    description:
+      - With V(false) O(src) is a file on the controller. It is transferred only to a node that needs it and has not got it.
+    type: bool
+    default: true
   sha256:
     description:
       - Checksum of the file. Nothing runs without it.
       - Required with O(state=present).
+    type: str
+  keep:
+    description:
+      - Checksums of more packages that stay in O(cache_dir). Once a set of versions has passed the gates, what is neither installed nor
+        part of the last two such sets is removed from there.
+    type: list
+    elements: str
+    default: []
+  reason:
+    description:
+      - Why versions that are in no release are installed. It is kept in the node's record. An empty text takes an older one away.
     type: str
   family:
     description:
@@ -111,6 +134,20 @@ options:
         end in time.
     type: int
     default: 1800
+  poll:
+    description:
+      - Seconds after which the controller asks again whether the package has ended, so that no connection has to last longer; V(0) waits
+        for its end in one go. A connection that breaks meanwhile is made anew.
+    type: int
+    default: 60
+  attach:
+    description:
+      - Log of the run that is waited for. Filled in by the controller's half of this module.
+    type: path
+  staged:
+    description:
+      - Where the controller's half of this module has put the file; removed at the end.
+    type: path
   predicted:
     description:
       - Check mode only. Components with the versions that earlier steps of the same run would have put there; the prediction takes them as
@@ -155,6 +192,15 @@ EXAMPLES = r"""
     src: /srv/packages/Ascend-hdk-910b-npu-firmware_7.8.0.2.212.run
     sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
     allow_downgrade: true
+
+- name: Have CANN, from a file beside the playbook
+  npu.fleet.npu_package:
+    component: cann_toolkit
+    version: 8.5.0
+    src: packages/Ascend-cann-toolkit_8.5.0_linux-aarch64.run
+    remote_src: false
+    sha256: fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
+    accept_licence: true
 """
 
 RETURN = r"""
@@ -165,7 +211,7 @@ before:
   contains: &component
     state:
       description:
-        - One of V(absent), V(present), V(half_installed), V(reboot_pending), V(foreign).
+        - One of V(absent), V(present), V(half_installed), V(reboot_pending), V(mismatched), V(foreign).
       type: str
       sample: present
     version:
@@ -201,6 +247,7 @@ step:
     action:
       description:
         - One of V(none), V(install), V(upgrade), V(downgrade), V(repair), V(remove), or V(attach) when an earlier run was still at work.
+        - V(switch) where a version of CANN is there already and only links and environment change. It needs neither package nor licence.
       type: str
       sample: upgrade
     from:
@@ -240,6 +287,25 @@ attached:
   returned: always
   type: bool
   sample: false
+file_needed:
+  description: Whether the package is needed and not on the node. True only between the two halves of this module.
+  returned: always
+  type: bool
+  sample: false
+progress:
+  description: How far the package came, by its own output.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    percent:
+      description: What it printed.
+      type: int
+      sample: 40
+    seconds:
+      description: How long after its first line.
+      type: int
+      sample: 12
 created:
   description: Users and groups that were made.
   returned: always
@@ -313,7 +379,11 @@ def argument_spec():
         "version": {"type": "str"},
         "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         "src": {"type": "str"},
+        "mirrors": {"type": "list", "elements": "str", "default": []},
+        "remote_src": {"type": "bool", "default": True},
         "sha256": {"type": "str"},
+        "keep": {"type": "list", "elements": "str", "default": []},
+        "reason": {"type": "str"},
         "family": {"type": "str", "choices": ["310", "310p", "310b", "910", "a2", "a3", "a5"]},
         "allow_downgrade": {"type": "bool", "default": False},
         "install_path": {"type": "path", "default": "/usr/local/Ascend"},
@@ -322,6 +392,9 @@ def argument_spec():
         "usergroup": {"type": "str"},
         "accept_licence": {"type": "bool", "default": False},
         "timeout": {"type": "int", "default": 1800},
+        "poll": {"type": "int", "default": 60},
+        "attach": {"type": "path"},
+        "staged": {"type": "path"},
         "predicted": {"type": "dict", "default": {}},
         "cache_dir": {"type": "path", "default": "/var/cache/npu-fleet"},
         "root": {"type": "path", "default": "/"},
@@ -331,7 +404,7 @@ def argument_spec():
 def wish_of(params, check_mode):
     """The wish in one piece; raises FleetError for values that no package can be run with."""
     src = params["src"]
-    if src and not _fetch.is_url(src) and not src.startswith("/"):
+    if src and params["remote_src"] and not _fetch.is_url(src) and not src.startswith("/"):
         message = "src must be an absolute path on the node or an http(s) URL, not %s." % src
         raise FleetError(message, "src_invalid", "prepare", object=src)
     if src and not params["sha256"]:
@@ -352,9 +425,10 @@ def main():
     module = AnsibleModule(
         argument_spec=argument_spec(),
         supports_check_mode=True,
-        required_if=[("state", "present", ("version", "src", "sha256"))],
+        required_if=[("state", "present", ("version",))],
     )
-    module.no_log_values.update(_fetch.secrets(module.params["src"] or ""))
+    for src in [module.params["src"] or ""] + module.params["mirrors"]:
+        module.no_log_values.update(_fetch.secrets(src))
     result: dict = {"changed": False}
     try:
         wish = wish_of(module.params, module.check_mode)

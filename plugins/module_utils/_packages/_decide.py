@@ -7,7 +7,7 @@ The controller uses it for the plan; npu_package asks it again right before it a
 """
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _names
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules, _names
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare, parse, same
 
 # Built for one family of chips, so not for a host without any.
@@ -22,8 +22,8 @@ def decide(observed, wanted, allow_downgrade=False):
     """Return the ordered steps for ``wanted``: component, action, from, to, reason, reboot and code of each.
 
     ``observed`` has arch, family (and ``families`` where there are several) and components; ``wanted`` is component ->
-    version, and ``file`` (a name or path) where it is known. The action is install, upgrade, downgrade, repair, refuse
-    (then ``code`` is a word for the reason) or none.
+    version, and ``file`` (a name or path) where it is known. The action is install, upgrade, downgrade, repair, switch (to a
+    version of CANN that is there; no package is run), refuse (then ``code`` is a word for the reason) or none.
     """
     steps = {}
     for component in order(observed, wanted):
@@ -34,17 +34,22 @@ def decide(observed, wanted, allow_downgrade=False):
 def order(observed, wanted):
     """Return the wanted components in the order of work.
 
-    Without a driver it comes first, because firmware is written with the driver's tool; where there is one, the vendor's
-    order is firmware, then driver (three vendor sources), also on the way back.
+    Without a driver that works it comes first, because firmware is written with the driver's tool; where there is one, the
+    vendor's order is firmware, then driver (three vendor sources), also on the way back.
     """
-    driver = _observed(observed, "driver")["state"]
-    first = ("driver", "firmware") if driver in ("absent", "half_installed") else ("firmware", "driver")
+    driver = _observed(observed, "driver")
+    first = ("driver", "firmware") if driver["state"] in ("absent", "half_installed") or _silent(driver) else ("firmware", "driver")
     unknown = sorted(set(wanted) - set(KNOWN))
     return [component for component in first + _AFTER if component in wanted] + unknown
 
 
 def _observed(observed, component):
     return (observed.get("components") or {}).get(component) or _ABSENT
+
+
+def _silent(driver):
+    """Return whether a driver is there that is known not to answer, such as one whose modules do not come up."""
+    return (driver.get("record") or {}).get("answers") is False
 
 
 def _step(observed, wanted, component, steps, allow_downgrade):
@@ -60,18 +65,21 @@ def _step(observed, wanted, component, steps, allow_downgrade):
     )
     if refusal:
         return dict(step, action="refuse", code=refusal[0], reason=refusal[1])
-    return dict(step, **_action(observed, component, now, version, allow_downgrade))
+    own = _cann_rules.action(
+        component, now, version, family=observed.get("family"), arch=observed.get("arch"), allow_downgrade=allow_downgrade,
+        toolkit=_will_be(observed, "cann_toolkit", steps),
+    )
+    return dict(step, **(own or _action(component, now, version, allow_downgrade)))
 
 
-def _action(observed, component, now, version, allow_downgrade):
+def _action(component, now, version, allow_downgrade):
     if now["state"] == "absent":
         return _do(component, "install", "Nothing is installed.")
     if now["state"] == "half_installed":
         return _do(component, "repair", now["reason"])
-    other_chip = _other_chip(observed, component, now)
-    if other_chip:
-        return _do(component, "repair", "The installed kernels are for family %s, the chips are %s." % (other_chip, observed.get("family")))
     if _installed(now, version):
+        if now["state"] == "mismatched":
+            return _do(component, "repair", now["reason"])
         pending = now["state"] == "reboot_pending"
         return {"action": "none", "reason": now["reason"] if pending else None, "reboot": pending}
     if compare(now["version"], version) < 0:
@@ -122,7 +130,7 @@ def _bad_package(observed, component, wish):
         package = _names.parse(name)
     except FleetError as error:
         return error.code, str(error)
-    if package["component"] != component:
+    if package["component"] != _cann_rules.package_of(component, wish["version"]):
         return "wrong_component", "%s is a package of %s, not of %s." % (name, package["component"], component)
     if not same(package["version"], wish["version"]):
         return "wrong_version", "%s has version %s, wanted is %s." % (name, package["version"], wish["version"])
@@ -147,13 +155,18 @@ def _bad_state(component, now):
 def _bad_neighbour(observed, wanted, component, steps):
     if component == "firmware" and not _will_be(observed, "driver", steps):
         return "driver_missing", "Firmware is written with a tool of the driver, and there is none. Install the driver first."
-    if component == "cann_kernels":
-        version = _will_be(observed, "cann_toolkit", steps)
-        if not version:
-            return "toolkit_missing", "The kernels go into the tree of the toolkit, and there is none. Install the toolkit first."
-        if not same(version, wanted[component]["version"]):
-            return "toolkit_differs", "Kernels %s need the toolkit of that very version, not %s." % (wanted[component]["version"], version)
+    if component == "firmware" and not _works(observed, steps):
+        return "driver_silent", "Firmware is written with the running driver, and that one does not answer. Reboot, or repair the driver."
+    if component in _cann_rules.COMPONENTS:
+        nnrt = _observed(observed, "cann_nnrt")["record"]
+        return _cann_rules.bad_neighbour(component, wanted[component]["version"], lambda other: _will_be(observed, other, steps), nnrt)
     return None
+
+
+def _works(observed, steps):
+    """Return whether there is a driver to write firmware with; one that a step before puts there is believed to come up."""
+    step = steps.get("driver")
+    return bool(step and step["action"] not in ("none", "refuse")) or not _silent(_observed(observed, "driver"))
 
 
 def _will_be(observed, component, steps):
@@ -162,16 +175,4 @@ def _will_be(observed, component, steps):
     if step and step["action"] != "refuse":
         return step["to"]
     now = _observed(observed, component)
-    return now["version"] if now["state"] in ("present", "reboot_pending") else None
-
-
-def _other_chip(observed, component, now):
-    """Return the family of installed kernels when it is not that of the host."""
-    package = (now.get("record") or {}).get("package_name")
-    if component != "cann_kernels" or not package:
-        return None
-    try:
-        family = _names.parse("%s_%s_linux-x86_64.run" % (package, now["version"]))["family"]
-    except FleetError:
-        return None
-    return family if family != observed.get("family") else None
+    return now["version"] if now["state"] in ("present", "reboot_pending", "mismatched") else None

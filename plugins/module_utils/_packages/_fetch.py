@@ -1,17 +1,20 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bringing a package from an HTTP(S) depot into the node's cache, with resume. Private to the collection.
+"""Bringing a package into the node's cache, from an HTTP(S) depot (with resume) or a path. Private to the collection.
 
-The cache is <cache_dir>/<sha256>/<file>: a file there is complete and was checked when it came; ``.part`` is one on its way.
+The cache is <cache_dir>/<sha256>/<file>: a file there is complete and was checked when it came; ``.part`` is one on its way,
+``.checked`` the note that it need not be read again. Every package that runs lies there.
 """
 
 import base64
 import errno
+import hashlib
 import http.client
 import ipaddress
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -20,12 +23,14 @@ import urllib.parse
 import urllib.request
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _runfile
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal, _runfile
 
 _BLOCK = 1 << 20
 _STALL_SECONDS = 60
 _FAILURES = 4
 _SPARE = 64 << 20
+# Failures of one server that another one need not have.
+_ANOTHER_MAY_HELP = ("download_failed", "checksum_differs", "package_truncated", "package_invalid")
 
 
 class _Restart(Exception):
@@ -60,30 +65,138 @@ def file_name(src):
     return os.path.basename(path.rstrip("/"))
 
 
-def provide(src, sha256, cache_dir, timeout):
-    """Return (path, whether it was downloaded) of a checked package file.
+def cached(sha256, name, cache_dir):
+    """Return where a package lies in the cache."""
+    return os.path.join(cache_dir, sha256.lower(), name)
 
-    A path on the node is checked and used where it is; a URL is brought into the cache first, where it stays for later runs.
+
+def ready(sha256, name, cache_dir):
+    """Return the path of a package that lies in the cache and is right, or None; one that is not right is removed.
+
+    What was checked when it came is not read again while size and time of change are the noted ones.
     """
-    name = file_name(src)
-    if not is_url(src):
-        _runfile.check(src, name, sha256)
-        return src, False
-    folder = os.path.join(cache_dir, sha256.lower())
-    path = os.path.join(folder, name)
+    path = cached(sha256, name, cache_dir)
     if _known_good(path, sha256):
-        return path, False
-    os.makedirs(folder, 0o700, exist_ok=True)
-    if os.path.exists(path):
-        # Changed behind our back, or a note was lost.
-        try:
-            _runfile.check(path, name, sha256)
-            _note(path, sha256)
-            return path, False
-        except FleetError:
-            os.unlink(path)
-    _download(src, path, sha256, time.monotonic() + timeout)
-    return path, True
+        return path
+    if not os.path.exists(path):
+        return None
+    # Changed behind our back, or the note was lost.
+    try:
+        _runfile.check(path, name, sha256)
+    except FleetError:
+        os.unlink(path)
+        return None
+    _note(path, sha256)
+    return path
+
+
+def provide(src, sha256, cache_dir, timeout, *, mirrors=(), note=None):
+    """Return the path in the cache of a checked package file; it is brought there from a path on the node or from a URL.
+
+    What is there already needs no source. Of several URLs (``src``, then ``mirrors``) the next one is taken when one fails, and goes
+    on where that one stopped. ``note(event)`` is told "fetched" and "verified".
+    """
+    note = note or (lambda event: None)
+    name = file_name(src)
+    path = ready(sha256, name, cache_dir)
+    if path:
+        return path
+    path = cached(sha256, name, cache_dir)
+    _make_folder(os.path.dirname(path))
+    if is_url(src):
+        _download((src,) + tuple(mirrors), path, sha256, time.monotonic() + timeout, note)
+    else:
+        _take(src, path, sha256, note)
+    return path
+
+
+def accept(staged, src, sha256, cache_dir, note=None):
+    """Bring a file that was transferred to ``staged`` into the cache and remove it there; return its path.
+
+    It may belong to another user, who could still write to it: so it is copied, and what was copied is checked.
+    """
+    path = cached(sha256, file_name(src), cache_dir)
+    try:
+        if not _known_good(path, sha256):
+            _make_folder(os.path.dirname(path))
+            _copy(staged, path, sha256, note or (lambda event: None))
+    finally:
+        _remove(staged)
+    return path
+
+
+def prune(cache_dir, keep):
+    """Remove packages from the cache whose checksum is not in ``keep``; nothing else that lies there."""
+    wanted = {sha256.lower() for sha256 in keep}
+    for name in os.listdir(cache_dir):
+        if re.match(r"[0-9a-f]{64}\Z", name) and name not in wanted:
+            shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)
+
+
+def _make_folder(path):
+    os.makedirs(path, 0o700, exist_ok=True)
+    _journal.sync_folder(os.path.dirname(path))
+
+
+def _take(src, path, sha256, note):
+    """Bring a file of this node into the cache: by a link where that is possible, since it may have several GB."""
+    _runfile.check_file(src, os.path.basename(path))
+    # Not .part: a download would go on writing into the depot's file.
+    link = path + ".link"
+    _remove(link)
+    try:
+        os.link(os.path.realpath(src), link)
+    except OSError:
+        # Another file system, or one without links.
+        _copy(src, path, sha256, note)
+        return
+    note("fetched")
+    try:
+        _runfile.check(link, os.path.basename(path), sha256)
+    except FleetError:
+        _remove(link)
+        raise
+    # The link shares mode and owner with the depot's file: they stay as they are.
+    _settle(link, path, sha256, note)
+
+
+def _copy(src, path, sha256, note):
+    part = path + ".part"
+    _remove(part)
+    try:
+        with open(src, "rb") as source:
+            _room(part, os.fstat(source.fileno()).st_size)
+            found = _copy_bytes(source, part)
+    except OSError as error:
+        raise _failed(src if error.errno in (errno.ENOENT, errno.EACCES) else part, error.strerror) from error
+    note("fetched")
+    try:
+        _runfile.check(part, os.path.basename(path), sha256, found)
+    except FleetError:
+        _remove(part)
+        raise
+    os.chmod(part, 0o700)
+    _settle(part, path, sha256, note)
+
+
+def _copy_bytes(source, path):
+    """Copy an open file to ``path`` and onto the disk; return the sha256 of what was written."""
+    digest = hashlib.sha256()
+    with open(path, "wb") as target:
+        for block in iter(lambda: source.read(_BLOCK), b""):
+            digest.update(block)
+            target.write(block)
+        target.flush()
+        os.fsync(target.fileno())
+    return digest.hexdigest()
+
+
+def _settle(part, path, sha256, note):
+    """Give a checked file its name. Its bytes are on disk before, its name before the note that vouches for it."""
+    os.rename(part, path)
+    _journal.sync_folder(os.path.dirname(path))
+    _note(path, sha256)
+    note("verified")
 
 
 def _note_path(path):
@@ -97,8 +210,7 @@ def _stamp(path):
 
 def _note(path, sha256):
     """Remember that this very file was hashed: several GB are not read again on every run."""
-    with open(_note_path(path), "w") as stream:
-        json.dump({"sha256": sha256.lower(), "stamp": _stamp(path)}, stream)
+    _journal.write_whole(_note_path(path), json.dumps({"sha256": sha256.lower(), "stamp": _stamp(path)}))
 
 
 def _known_good(path, sha256):
@@ -110,11 +222,24 @@ def _known_good(path, sha256):
         return False
 
 
-def _download(src, path, sha256, deadline):
+def _download(sources, path, sha256, deadline, note):
+    """Receive from the first source that has the right file; what one has sent is the beginning for the next."""
+    for number, src in enumerate(sources):
+        try:
+            _download_from(src, path, sha256, deadline, note)
+            return
+        except FleetError as error:
+            # A full disk here is no better with another server.
+            if number + 1 == len(sources) or error.code not in _ANOTHER_MAY_HELP:
+                raise
+
+
+def _download_from(src, path, sha256, deadline, note):
     part = path + ".part"
     name = os.path.basename(path)
     resumed = _size(part) > 0
     _receive_all(src, part, deadline)
+    note("fetched")
     try:
         _runfile.check(part, name, sha256)
     except FleetError:
@@ -129,8 +254,7 @@ def _download(src, path, sha256, deadline):
             _remove(part)
             raise
     os.chmod(part, 0o700)
-    os.rename(part, path)
-    _note(path, sha256)
+    _settle(part, path, sha256, note)
 
 
 def _receive_all(src, part, deadline):

@@ -5,31 +5,29 @@
 
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections import namedtuple
 
 from ansible_collections.npu.fleet.plugins.module_utils import _detached
-from ansible_collections.npu.fleet.plugins.module_utils._command import run, strip_escapes
+from ansible_collections.npu.fleet.plugins.module_utils._command import strip_escapes
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _journal, _names, _options, _runfile, _users, _verdict
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _good, _journal, _progress, _runfile, _verdict
+from ansible_collections.npu.fleet.plugins.module_utils._packages._call import Call, WorkFolder, check_path
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._units import unit_name
+from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 
 Wish = namedtuple(
     "Wish",
-    "component version family src sha256 state allow_downgrade install_path install_for_all username usergroup accept_licence timeout",
+    "component version family src mirrors sha256 state allow_downgrade install_path install_for_all username usergroup accept_licence"
+    " timeout poll reason keep remote_src staged attach",
 )
 Places = namedtuple("Places", "cache_dir state_dir log_dir run_dir")
 
-# The header of a package splits its own path at blanks (driver package, measured); nothing else is needed either.
-_SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+@,=:-]*\Z")
 # Flashing must not be broken off: its deadline ends our waiting only.
 _NEVER_KILLED = ("firmware",)
-_NEEDS_USER = ("driver", "firmware")
-_ST_NOEXEC = 8
 _LOG_LINES = 40
+_SETTLE_SECONDS = 5
 _LOG_TAIL = 256 * 1024
 
 
@@ -40,8 +38,12 @@ class Installer(object):
         self._wish = wish
         self._observe = observe
         self._places = places
+        self._call = Call(wish, places.cache_dir)
         self._unit = unit_name(wish.component)
-        self.result: dict = {"changed": False, "running": False, "attached": False, "log": None, "created": [], "warnings": []}
+        self.result: dict = {
+            "changed": False, "running": False, "attached": False, "file_needed": False, "log": None, "progress": [], "created": [],
+            "warnings": [],
+        }
 
     def ensure(self, check_mode):
         """Return the result as npu_package documents it; raises FleetError."""
@@ -50,17 +52,20 @@ class Installer(object):
         if os.geteuid() != 0:
             hint = "Set become: true in the play, run with -b, or set ansible_become: true."
             raise FleetError("Packages need root.", "not_root", "prepare", observed=os.geteuid(), hint=hint)
-        with _journal.HostLock(self._places.state_dir, self._wish.component, self._wish.timeout):
-            self._take_up()
-            if self.result["running"]:
-                return self._finish(self._observe())
+        with _journal.HostLock(self._places.state_dir, self._wish.component, self._patience()):
+            self._leave_others_alone()
+            vendor = self._follow()
+            if vendor is not None and (vendor.state == "running" or vendor.log == self._wish.attach):
+                return self._judge(vendor)
             observed = self._look()
             step = self.result["step"]
             if step["action"] != "none":
                 return self._apply(step, observed)
-            if self.result["attached"]:
-                self._remember(None)
+            self._adopt(observed)
             return self._finish(observed)
+
+    def _patience(self):
+        return min(self._wish.timeout, self._wish.poll or self._wish.timeout)
 
     def _look(self):
         """Observe and decide; what was before the first look of this run stays ``before``."""
@@ -69,22 +74,35 @@ class Installer(object):
         self.result["step"] = self._step(observed)
         return observed
 
-    def _take_up(self):
-        """Wait for a run that lost its caller. Whatever came of it is seen by the look that follows."""
+    def _leave_others_alone(self):
         for component in KNOWN:
-            if not _detached.vendor_running(unit_name(component), self._places.run_dir):
-                continue
-            if component != self._wish.component:
-                message = "The package of %s still runs on this host." % component
-                hint = "Wait for its end (`systemctl status %s` on the node), then run again." % unit_name(component)
-                raise FleetError(message, "busy", "lock", object=unit_name(component), hint=hint)
-            now = self._brief(self._observe())
-            step = {"component": component, "action": "attach", "from": now["version"], "to": self._wish.version, "reboot": False}
-            self.result.update(before=now, step=dict(step, reason="An earlier run is still at work.", code=None))
-            vendor = self._run(["true"], None, "/")
-            self.result["attached"] = True
+            unit = unit_name(component)
+            if component != self._wish.component and _detached.vendor_running(unit, self._places.run_dir):
+                owner = _journal.owner_words_of(_detached.vendor_note(unit, self._places.run_dir).get("owner"))
+                message = "The package of %s still runs on this host%s." % (component, " (%s)" % owner if owner else "")
+                hint = "Wait for its end (`systemctl status %s` on the node), then run again." % unit
+                raise FleetError(message, "busy", "lock", object=unit, observed=owner, hint=hint)
+
+    def _follow(self):
+        """Wait for a run that lost its caller, or that the caller comes back to. Whatever came of it is seen on the node."""
+        known = _detached.vendor_note(self._unit, self._places.run_dir).get("log")
+        ours = bool(self._wish.attach) and known == self._wish.attach
+        if not ours and not _detached.vendor_running(self._unit, self._places.run_dir):
+            return None
+        now = self._brief(self._observe())
+        vendor = _detached.follow_vendor(
+            self._unit, self._log_path(), self._wish.timeout, kill_at_deadline=not self._never_killed(), state_dir=self._places.run_dir,
+            poll=self._wish.poll,
+        )
+        if vendor is not None:
+            step = {"component": self._wish.component, "action": "attach", "from": now["version"], "to": self._wish.version}
+            step.update(reboot=False, reason="An earlier run is still at work.", code=None)
+            self.result.update(before=now, step=step, attached=True)
             self._record(vendor)
-            self._journal("attach", rc=vendor.rc, run=vendor.state)
+            if vendor.state != "running":
+                WorkFolder(self._places.cache_dir).remove()
+                self._journal("ended", rc=vendor.rc, run=vendor.state, attached=True)
+        return vendor
 
     # --- decide -----------------------------------------------------------------------------------------------------
 
@@ -93,7 +111,7 @@ class Installer(object):
         now = observed["components"][wish.component]
         if wish.state == "absent":
             return _removal(wish.component, now)
-        file_name = _fetch.file_name(wish.src) if wish.src else None
+        file_name = self._file_name()
         if wish.family and observed["family"] and wish.family != observed["family"]:
             message = "Family %s was given, the chips of this host are %s." % (wish.family, observed["family"])
             hint = "Set family to %s, and src to the package that was built for it." % observed["family"]
@@ -111,8 +129,8 @@ class Installer(object):
         if step["action"] == "remove":
             after.update(state="absent", version=None, path=None, reason=None)
         elif step["action"] != "none":
-            if self._wish.src and not _fetch.is_url(self._wish.src):
-                _runfile.check_file(self._wish.src, _fetch.file_name(self._wish.src))
+            if self._wish.src and self._wish.remote_src and not _fetch.is_url(self._wish.src) and not self._in_cache():
+                _runfile.check_file(self._wish.src, self._file_name())
             after.update(state="reboot_pending" if step["reboot"] else "present", version=step["to"], reason=None)
         self.result.update(changed=step["action"] != "none", after=after, reboot_required=after["state"] == "reboot_pending")
         return self.result
@@ -120,151 +138,158 @@ class Installer(object):
     # --- apply ------------------------------------------------------------------------------------------------------
 
     def _apply(self, step, observed):
-        with _WorkFolder(self._places.cache_dir) as work:
-            if step["action"] == "remove":
-                command, answer, file_name = self._removal(observed)
-            else:
-                command, answer, file_name = self._installation(step, observed)
-                if self._wish.component in _NEEDS_USER:
-                    self._create_user(observed)
-            self._journal("start", action=step["action"], before=step["from"], version=step["to"], file=file_name, sha256=self._wish.sha256)
-            vendor = self._run(command, answer, work.path)
-            work.keep = vendor.state == "running"
-        return self._judge(vendor, file_name)
+        removing = step["action"] == "remove"
+        if not removing:
+            self._call.check(step, observed)
+        if self._lacks_file(removing):
+            self.result["file_needed"] = True
+            return self._finish(observed)
+        wish = self._wish
+        wanted = {"version": step["to"], "file": self._file_name(), "sha256": wish.sha256 and wish.sha256.lower()}
+        self._journal("start", action=step["action"], before=step["from"], reason=wish.reason, **wanted)
+        try:
+            with WorkFolder(self._places.cache_dir) as work:
+                if removing:
+                    command, answer = self._call.removal(observed, self._provide)
+                else:
+                    command, answer = self._call.installation(step, observed, self._provide())
+                    created, warnings = self._call.create_user(observed)
+                    self.result["created"] += created
+                    self.result["warnings"] += warnings
+                    if wish.reason is not None:
+                        _good.note_reason(self._places.state_dir, wish.reason or None)
+                log = self._log_path()
+                self._journal("launched", action=step["action"], log=log, **wanted)
+                vendor = self._run(command, answer, work.path, log)
+                work.keep = vendor.state == "running"
+                self._journal("waiting" if work.keep else "ended", rc=vendor.rc, run=vendor.state)
+        except FleetError as error:
+            self._journal("failed", code=error.code)
+            raise
+        self._record(vendor)
+        return self._judge(vendor)
+
+    def _lacks_file(self, removing):
+        wish = self._wish
+        return not removing and not wish.remote_src and not wish.staged and not self._cached()
+
+    def _cached(self):
+        return _fetch.ready(self._wish.sha256, self._file_name(), self._places.cache_dir) if self._wish.sha256 else None
+
+    def _in_cache(self):
+        """The same without a look into the file, for check mode."""
+        return bool(self._wish.sha256) and os.path.exists(_fetch.cached(self._wish.sha256, self._file_name(), self._places.cache_dir))
+
+    def _file_name(self):
+        return _fetch.file_name(self._wish.src) if self._wish.src else None
 
     def _provide(self):
-        source, _downloaded = _fetch.provide(self._wish.src, self._wish.sha256, self._places.cache_dir, self._wish.timeout)
-        if not _SAFE_PATH.match(source):
-            message = "The package can not run from %s: the path has characters that it does not take." % source
-            raise FleetError(message, "path_refused", "prepare", object=source, hint="Use a path of letters, digits and . _ - / only.")
+        wish, cache = self._wish, self._places.cache_dir
+        if wish.staged:
+            source = _fetch.accept(wish.staged, wish.src, wish.sha256, cache, self._journal)
+        elif wish.remote_src:
+            source = _fetch.provide(wish.src, wish.sha256, cache, wish.timeout, mirrors=wish.mirrors or (), note=self._journal)
+        else:
+            source = self._cached()
+        check_path(source)
         return source
 
-    def _installation(self, step, observed):
-        wish = self._wish
-        if _options.needs_licence(wish.component, wish.version) and not wish.accept_licence:
-            message = "Installing %s %s accepts its licence, and nobody has agreed to that." % (wish.component, wish.version)
-            hint = "Read it, then set npu_fleet_accept_licence: true (accept_licence of this module)."
-            raise FleetError(message, "licence_not_accepted", "prepare", object=wish.component, hint=hint)
-        source = self._provide()
-        record = observed["components"][wish.component]["record"]
-        username, usergroup = self._user(observed)
-        if wish.component == "driver" and step["action"] == "repair" and (record.get("username") or username) != username:
-            message = "The record of the installed driver has the user %s, wanted is %s." % (record["username"], username)
-            hint = "Remove the driver first, or set npu_driver_username to the recorded one (username of this module)."
-            raise FleetError(message, "user_differs", "prepare", object="/etc/ascend_install.info", observed=record["username"], hint=hint)
-        details = {
-            "version": wish.version, "install_path": wish.install_path, "install_for_all": wish.install_for_all, "username": username,
-            "usergroup": usergroup, "soc": _names.parse(os.path.basename(source))["soc"], "engine_file": self._engine_file(),
-        }
-        words, answer = _options.install_command(wish.component, step["action"], details, record, self._help_words(source))
-        return _start_words(source) + words, answer, os.path.basename(source)
-
-    def _removal(self, observed):
-        now = observed["components"][self._wish.component]
-        command = _options.remove_command(self._wish.component, now, self._engine_file(), os.path.isfile)
-        if command is None and self._wish.src:
-            # Works from every half-done state, but takes no --quiet (driver package, measured).
-            command = _start_words(self._provide()) + ["--uninstall"]
-        if command is None:
-            message = "%s has no uninstall script at %s." % (self._wish.component, now["path"])
-            raise FleetError(message, "uninstaller_missing", "prepare", object=now["path"], hint="Give src and sha256 of its package.")
-        return command, None, None
-
-    def _help_words(self, source):
-        result = run(_start_words(source) + ["--help"], 60)
-        return None if result.timed_out else _options.help_words(result.stdout + result.stderr)
-
-    def _user(self, observed):
-        record = observed["components"]["driver"]["record"]
-        username = self._wish.username or record.get("username") or _options.DEFAULT_USER
-        return username, self._wish.usergroup or record.get("usergroup") or username
-
-    def _create_user(self, observed):
-        username, usergroup = self._user(observed)
-        if username == "root" and not self._wish.install_for_all:
-            hint = "Set npu_driver_install_for_all: true, or npu_driver_username to another user."
-            raise FleetError("root may own the driver only with install_for_all.", "user_refused", "prepare", object=username, hint=hint)
-        created, warnings = _users.ensure(username, usergroup, run)
-        self.result["created"] += created
-        self.result["warnings"] += warnings
-
-    def _engine_file(self):
-        """Return an empty engine configuration of ours, which the Docker Runtime may edit as it likes."""
-        if self._wish.component != "docker_runtime":
-            return None
-        path = os.path.join(self._places.cache_dir, "docker_runtime", "daemon.json")
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        if not os.path.exists(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.write(descriptor, b"{}\n")
-            os.close(descriptor)
-        return path
-
-    def _run(self, command, answer, folder):
-        never_killed = self._wish.component in _NEVER_KILLED
+    def _log_path(self):
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        return os.path.join(self._places.log_dir, "%s-%s.log" % (self._wish.component, stamp))
+
+    def _never_killed(self):
+        return self._wish.component in _NEVER_KILLED
+
+    def _run(self, command, answer, folder, log):
         return _detached.run_vendor(
             command,
             self._unit,
-            os.path.join(self._places.log_dir, "%s-%s.log" % (self._wish.component, stamp)),
+            log,
             self._wish.timeout,
             env={"TMPDIR": folder},
             cwd=folder,
             stdin=answer,
-            kill_at_deadline=not never_killed,
-            inhibit="NPU firmware is being written" if never_killed else None,
+            kill_at_deadline=not self._never_killed(),
+            inhibit="NPU firmware is being written" if self._never_killed() else None,
             state_dir=self._places.run_dir,
+            poll=self._wish.poll,
+            owner=_journal.owner(self._wish.component),
         )
 
     # --- judge ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, vendor, file_name):
-        log = self._record(vendor)
+    def _judge(self, vendor):
         if self.result["running"]:
-            self._journal("waiting")
             return self._finish(self._observe())
         observed = self._settled(vendor)
         after = observed["components"][self._wish.component]
         self._finish(observed)
         removing = self._wish.state == "absent"
         good = _gone(after) if removing else _verdict.reached(self._wish.component, self._wish.version, after)
-        self._journal("end", good=good, rc=vendor.rc, run=vendor.state, state=after["state"])
+        if good and self.result["before"]["state"] == "mismatched" and vendor.rc not in _verdict.GOOD_CODES:
+            # The right version was on disk before: that it still is proves nothing.
+            good = False
+        self._journal("observed", good=good, rc=vendor.rc, state=after["state"], version=after["version"])
         if not good:
             version = None if removing else self._wish.version
+            log = _tail(vendor.log)
             raise _verdict.failure(
                 self._wish.component, version, vendor, after, log, seconds=self._wish.timeout, cache_dir=self._places.cache_dir
             )
-        self._remember(file_name)
+        self._remember()
         return self.result
 
-    def _remember(self, file_name):
-        entry = {"version": self._wish.version, "file": file_name, "sha256": self._wish.sha256}
-        _journal.remember(self._places.state_dir, self._wish.component, None if self._wish.state == "absent" else entry)
+    def _remember(self):
+        wish, state_dir = self._wish, self._places.state_dir
+        removed = wish.state == "absent"
+        entry = {"version": wish.version, "file": self._file_name(), "sha256": wish.sha256 and wish.sha256.lower()}
+        _journal.remember(state_dir, wish.component, None if removed else entry)
+        self._journal("recorded")
+        kept = _good.kept(state_dir)
+        if kept is not None and not removed:
+            _fetch.prune(self._places.cache_dir, kept.union(wish.keep or (), [wish.sha256]))
+
+    def _adopt(self, observed):
+        """Record what a run that was cut right before that has installed."""
+        wish, state_dir = self._wish, self._places.state_dir
+        if wish.state == "absent":
+            if wish.component in _journal.installed(state_dir):
+                _journal.remember(state_dir, wish.component, None)
+            return
+        known = _journal.installed(state_dir).get(wish.component) or {}
+        launched = _journal.last_launch(state_dir, wish.component, wish.version)
+        if launched and not (same(known.get("version"), wish.version) and known.get("time", "") >= launched.get("time", "")):
+            keys = ("version", "file", "sha256", "boot_id", "time")
+            _journal.remember(state_dir, wish.component, {key: launched.get(key) for key in keys})
+            self._journal("recorded", adopted=True)
 
     def _record(self, vendor):
-        """Put what is known of a run into the result; return the end of its log."""
+        """Put what is known of a run into the result."""
         log = _tail(vendor.log)
-        self.result.update(changed=True, running=vendor.state == "running")
+        self.result.update(changed=True, running=vendor.state == "running", progress=_progress.parse(log))
         self.result["log"] = {"path": vendor.log, "lines": [line for line in log.splitlines() if line.strip()][-_LOG_LINES:]}
-        return log
 
     def _journal(self, event, **fields):
         _journal.note(self._places.state_dir, event, component=self._wish.component, **fields)
 
     def _settled(self, vendor):
-        """Observe; after a driver that says it is live, give its device nodes a moment to appear."""
-        for _unused in range(10):
+        """Observe; after a driver that says it is live, give it a moment to come up."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
             observed = self._observe()
-            pending = observed["components"][self._wish.component]["state"] == "reboot_pending"
-            if not (pending and self._wish.component == "driver" and vendor.rc == 0):
-                break
+            after = observed["components"][self._wish.component]
+            waits = self._wish.component == "driver" and vendor.rc == 0 and (after["state"] == "reboot_pending" or _silent(after))
+            if not waits or time.monotonic() >= deadline:
+                return observed
             time.sleep(0.5)
-        return observed
 
     def _finish(self, observed):
         after = observed["components"][self._wish.component]
         written = self._wish.component == "firmware" and self.result["changed"] and not observed.get("firmware_known")
-        # Firmware that was just written and that no chip tells of is not running yet. Never ask for a reboot in the middle of it.
+        # Firmware that was just written and that no chip tells of is not running yet, nor is a fresh driver that does not answer.
+        written = written or (self._wish.component == "driver" and self.result["changed"] and _silent(after))
+        # Never ask for a reboot in the middle of it.
         reboot = (after["state"] == "reboot_pending" or written) and not self.result["running"]
         self.result.update(after=self._brief(observed), reboot_required=reboot)
         return self.result
@@ -274,33 +299,8 @@ class Installer(object):
         return {key: now[key] for key in ("state", "version", "running", "path", "reason")}
 
 
-class _WorkFolder(object):
-    """A fresh folder that a package unpacks itself into and runs in: executable, roomy, ours alone, gone afterwards."""
-
-    def __init__(self, cache_dir):
-        self._top = os.path.join(cache_dir, "work")
-        self.path = None
-        self.keep = False
-
-    def __enter__(self):
-        # Killed packages leave their unpacked content behind. We hold the lock and nothing runs: it is all old.
-        shutil.rmtree(self._top, ignore_errors=True)
-        os.makedirs(self._top, 0o700)
-        if os.statvfs(self._top).f_flag & _ST_NOEXEC:
-            message = "Nothing may be executed below %s (mount option noexec), but packages run what they unpack." % self._top
-            hint = "`findmnt --target %s` names the mount: `mount -o remount,exec MOUNT`, or set cache_dir of npu_package." % self._top
-            raise FleetError(message, "noexec", "prepare", object=self._top, hint=hint)
-        self.path = tempfile.mkdtemp(dir=self._top)
-        return self
-
-    def __exit__(self, *unused):
-        if not self.keep:
-            shutil.rmtree(self._top, ignore_errors=True)
-
-
-def _start_words(source):
-    executable = os.access(source, os.X_OK) and not os.statvfs(source).f_flag & _ST_NOEXEC
-    return [source] if executable else ["/bin/sh", source]
+def _silent(now):
+    return (now.get("record") or {}).get("answers") is False
 
 
 def _removal(component, now):

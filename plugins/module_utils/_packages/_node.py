@@ -81,7 +81,12 @@ def observe(component, root="/"):
 def predict(observed, versions):
     """Return the observation as it would be once ``versions`` (component -> version) are installed; unchanged without any."""
     would_be = {
-        component: dict(observed["components"][component], state="present", version=version, reason=None)
+        component: _installed(observed["components"][component], version)
         for component, version in versions.items()
     }
     return dict(observed, components=dict(observed["components"], **would_be))
+
+
+def _installed(now, version):
+    # Whether it will answer is not known before it runs.
+    return dict(now, state="present", version=version, reason=None, record=dict(now["record"], answers=None))

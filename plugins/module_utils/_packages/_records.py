@@ -32,6 +32,16 @@ class Files(object):
                 return None
             raise _unreadable(path, error) from error
 
+    def content(self, path):
+        """Return all bytes of a file, or None."""
+        try:
+            with open(self.real(path), "rb") as stream:
+                return stream.read()
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise _unreadable(path, error) from error
+
     def values(self, path):
         """Return the KEY=value pairs of a file, or None when there is no file."""
         text = self.text(path)
@@ -63,6 +73,14 @@ class Files(object):
         """Return the size of a file, or None when there is none."""
         try:
             return os.stat(self.real(path)).st_size
+        except OSError:
+            return None
+
+
+    def changed(self, path):
+        """Return when a file got its present content, owner or mode; packages that copy with "preserve" can not set that back."""
+        try:
+            return os.stat(self.real(path)).st_ctime
         except OSError:
             return None
 

@@ -11,7 +11,8 @@ import os
 import platform
 import re
 
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann
+from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann, _journal, _managed
 from ansible_collections.npu.fleet.plugins.module_utils._packages._records import Files, lookup
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 
@@ -28,18 +29,35 @@ def observe(root="/", running=None):
     """Return the components of a node: state, version, running, path, reason and record of each.
 
     ``running`` has driver_loaded, driver_version, firmware_versions and npu_present; None in it means "not known", and of
-    what is not known nothing is claimed. ``kernel`` in it is the release of the running kernel.
+    what is not known nothing is claimed. ``kernel`` in it is the release of the running kernel, ``boot_id`` and ``boot_time``
+    are of the present boot.
     """
     files = Files(root)
     running = dict(running or {})
     info = files.values(INSTALL_INFO) or {}
+    managed = _managed.find(files, run if files.real("/") == "/" else None)
     components = {
         "driver": _driver(files, info, running),
         "firmware": _firmware(files, info, running),
         "docker_runtime": _docker_runtime(files),
     }
     components.update(_cann.observe(files, BASE))
+    for package in managed:
+        reason = "%(name)s %(version)s of %(manager)s brought the %(component)s." % package
+        components[package["component"]].update(state="foreign", reason=reason)
     return components
+
+
+def _booted_since(files, running, name, version, path):
+    """Return whether the host has booted since this version was written there; what nobody knows is no.
+
+    Our own record and journal say in which boot we wrote it. For what others wrote, the age of its version.info counts.
+    """
+    then = _journal.boot_of(files.real(_journal.STATE_DIR), name, version)
+    if then and running.get("boot_id"):
+        return then != running["boot_id"]
+    written, booted = files.changed(path + "/version.info"), running.get("boot_time")
+    return bool(written and booted and written < booted)
 
 
 def component(state, version=None, *, running=None, path=None, reason=None, record=None):
@@ -64,6 +82,7 @@ def _driver(files, info, running):
         "usergroup": info.get("UserGroup"),
         "package_version": lookup(values, "package_version"),
         "compatible_firmware": lookup(values, "compatible_version_fw"),
+        "answers": _answers(running),
     }
 
     def result(state, reason=None):
@@ -81,10 +100,26 @@ def _driver(files, info, running):
     if missing:
         return result("half_installed", "Not complete: %s." % "; ".join(missing))
     if loaded and live and not _is_version(live, version, record["package_version"]):
-        return result("reboot_pending", "Driver %s is on disk, %s is loaded." % (version, live))
-    if loaded is False and running.get("npu_present"):
-        return result("reboot_pending", "Driver %s is on disk, but not loaded." % version)
-    return result("present")
+        differs = "Driver %s is on disk, %s is loaded" % (version, live)
+    elif loaded is False and running.get("npu_present"):
+        differs = "Driver %s is on disk, but not loaded" % version
+    else:
+        return result("present")
+    return result(*_pending(differs, any(_booted_since(files, running, "driver", v, path) for v in (version, record["package_version"]))))
+
+
+def _pending(differs, booted):
+    """Return (state, reason): only a boot can bring together what differs, and one that has not done so is no reason to try again."""
+    if booted:
+        return "mismatched", differs + ", and a reboot since then has not changed that."
+    return "reboot_pending", differs + "."
+
+
+def _answers(running):
+    """Return whether the loaded driver answers queries; None where there is nothing to say (no chips, or nobody looked)."""
+    if running.get("driver_version"):
+        return True
+    return False if running.get("npu_present") and running.get("driver_loaded") is not None else None
 
 
 def _is_version(live, version, package_version):
@@ -152,8 +187,8 @@ def _firmware(files, info, running):
         return result("half_installed", "Not complete: %s/version.info has no Version." % path)
     differing = [chip for chip in chips or [] if not same(chip, version)]
     if differing:
-        reason = "Firmware %s is written, %d of %d chips run %s." % (version, len(differing), len(chips), ", ".join(sorted(set(differing))))
-        return result("reboot_pending", reason)
+        differs = "Firmware %s is written, %d of %d chips run %s" % (version, len(differing), len(chips), ", ".join(sorted(set(differing))))
+        return result(*_pending(differs, _booted_since(files, running, "firmware", version, path)))
     return result("present")
 
 

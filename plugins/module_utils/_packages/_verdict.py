@@ -46,6 +46,8 @@ _TIMEOUTS = {"driver": "npu_driver_timeout", "firmware": "npu_driver_timeout", "
 _CANN_TIMEOUT = "npu_cann_timeout"
 _READ = "Read %(log)s on the node."
 _ERROR_LINE = re.compile(r"\[ERROR\]|ERR_NO|^Error|Unexpected archive size|not enough space", re.IGNORECASE)
+# Both are "installed": 2 is "reboot needed" (driver package, measured). Neither proves it.
+GOOD_CODES = (0, 2)
 _REBOOT_TEXTS = ("reboot needed", "reboot now")
 
 

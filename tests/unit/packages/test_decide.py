@@ -80,6 +80,27 @@ def test_order_by_state(state, first):
 
 
 @pytest.mark.parametrize(
+    ("state", "answers", "first"),
+    [
+        ("present", True, "firmware"), ("present", None, "firmware"), ("present", False, "driver"), ("mismatched", True, "firmware"),
+        ("mismatched", False, "driver"), ("reboot_pending", True, "firmware"),
+    ],
+)
+def test_firmware_is_written_by_a_driver_that_works(state, answers, first):
+    """Also on the way back from a driver that is complete on disk and does not come up."""
+    now = host(driver=entry(state, "25.5.2", "x", answers=answers), firmware=entry("present", "7.8.0.7.220"))
+    steps = decide(now, {name: RELEASE[name] for name in ("driver", "firmware")}, allow_downgrade=True)
+    assert (steps[0]["component"], [step["action"] for step in steps]) == (first, ["downgrade", "downgrade"])
+
+
+def test_firmware_is_not_tried_with_a_driver_that_does_not_answer():
+    now = host(driver=entry("present", "25.5.0", answers=False), firmware=entry("present", "7.8.0.2.212"))
+    steps = {step["component"]: step for step in decide(now, {name: RELEASE[name] for name in ("driver", "firmware")})}
+    assert (steps["driver"]["action"], steps["firmware"]["code"]) == ("none", "driver_silent")
+    assert only(decide(now, {"firmware": RELEASE["firmware"]}))["code"] == "driver_silent"
+
+
+@pytest.mark.parametrize(
     ("now", "component", "allow", "expected"),
     [
         (entry("present", "25.3.rc1"), "driver", False, ("upgrade", None, False)),
@@ -91,6 +112,11 @@ def test_order_by_state(state, first):
         (entry("foreign", "25.5.0", "No record."), "driver", False, ("refuse", "foreign", False)),
         (entry("foreign", None, "No record."), "driver", True, ("refuse", "foreign", False)),
         (entry("reboot_pending", "25.5.0", "Not loaded."), "driver", False, ("none", None, True)),
+        (entry("mismatched", "25.5.0", "Not loaded."), "driver", False, ("repair", None, True)),
+        (entry("mismatched", "25.3.rc1", "Not loaded."), "driver", False, ("upgrade", None, False)),
+        (entry("mismatched", "25.5.2", "Not loaded."), "driver", False, ("refuse", "downgrade_refused", False)),
+        (entry("mismatched", "25.5.2", "Not loaded."), "driver", True, ("downgrade", None, False)),
+        (entry("mismatched", "7.8.0.5.216", "Chips run x."), "firmware", False, ("repair", None, True)),
         (entry("reboot_pending", "25.3.rc1", "Not loaded."), "driver", False, ("upgrade", None, False)),
         (entry("reboot_pending", None, "Loaded only."), "driver", False, ("refuse", "reboot_first", False)),
         (entry("present", "7.8.0.2.212"), "firmware", False, ("upgrade", None, True)),

@@ -2,6 +2,7 @@
 """Fetching from an HTTP depot: resume, refusals, nothing secret in errors, nothing fetched twice."""
 
 import base64
+import errno
 import hashlib
 import http.server
 import os
@@ -78,12 +79,11 @@ def fetch(tmp_path, depot):
 
 
 def test_fetch_and_keep(depot, fetch):
-    path, downloaded = fetch()
-    assert downloaded
+    path = fetch()
     assert path == str(fetch.folder / NAME)
     assert (fetch.folder / NAME).read_bytes() == depot.content
     assert os.access(path, os.X_OK)
-    assert fetch() == (path, False)
+    assert fetch() == path
     assert len(depot.requests) == 1
 
 
@@ -94,17 +94,18 @@ def test_a_known_file_is_not_read_again(fetch, monkeypatch):
 
 
 def test_a_changed_file_in_the_cache_is_fetched_again(depot, fetch):
-    path, _ = fetch()
+    path = fetch()
     with open(path, "r+b") as stream:
         stream.seek(-10, 2)
         stream.write(b"0123456789")
-    assert fetch() == (path, True)
+    assert fetch() == path
+    assert len(depot.requests) == 2
     assert (fetch.folder / NAME).read_bytes() == depot.content
 
 
 def test_broken_transfers_are_taken_up(depot, fetch):
     depot.cuts = [100000, 50000]
-    path, _ = fetch()
+    fetch()
     assert [wanted for _, wanted, _ in depot.requests] == [None, "bytes=100000-", "bytes=150000-"]
     assert hashlib.sha256((fetch.folder / NAME).read_bytes()).hexdigest() == depot.sha256
 
@@ -120,7 +121,8 @@ def test_the_part_of_an_earlier_run_is_used(depot, fetch):
 def test_a_whole_part_needs_no_more_bytes(depot, fetch):
     fetch.folder.mkdir(parents=True)
     (fetch.folder / (NAME + ".part")).write_bytes(depot.content)
-    assert fetch()[1]
+    fetch()
+    assert [wanted for _, wanted, _ in depot.requests] == [f"bytes={len(depot.content)}-"]
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 999999])
@@ -209,10 +211,117 @@ def test_no_room(depot, fetch, monkeypatch):
     assert f"df -h {caught.value.object}" in caught.value.hint
 
 
-def test_a_path_on_the_node_is_used_where_it_is(depot, tmp_path):
-    path = str(tmp_path / "origin" / NAME)
-    assert _fetch.provide(path, depot.sha256, str(tmp_path / "cache"), 30) == (path, False)
-    assert not os.path.exists(tmp_path / "cache")
+@pytest.fixture
+def take(tmp_path, depot):
+    def take(sha256=None):
+        return _fetch.provide(str(tmp_path / "origin" / NAME), sha256 or depot.sha256, str(tmp_path / "cache"), 30)
+
+    take.source = tmp_path / "origin" / NAME
+    return take
+
+
+def test_a_path_on_the_node_is_linked_into_the_cache(take, fetch):
+    take.source.chmod(0o644)
+    path = take()
+    assert path == str(fetch.folder / NAME)
+    assert os.path.samefile(path, take.source)
+    assert take.source.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_path_on_another_file_system_is_copied_and_read_once(take, fetch, monkeypatch):
+    def refuse(*unused):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(_fetch.os, "link", refuse)
+    monkeypatch.setattr(_fetch._runfile, "sha256_of", lambda path: pytest.fail("read once more"))
+    path = take()
+    assert (fetch.folder / NAME).read_bytes() == take.source.read_bytes()
+    assert not os.path.samefile(path, take.source)
+    assert os.access(path, os.X_OK)
+
+
+def test_a_path_is_not_needed_again(take, monkeypatch):
+    path = take()
+    take.source.unlink()
+    monkeypatch.setattr(_fetch._runfile, "sha256_of", lambda path: pytest.fail("hashed again"))
+    assert take() == path
+
+
+def test_another_file_in_the_depot_folder(take, fetch):
+    with pytest.raises(FleetError) as caught:
+        take("0" * 64)
+    assert caught.value.code == "checksum_differs"
+    with pytest.raises(FleetError) as caught:
+        _fetch.provide("/nonexistent/" + NAME, "0" * 64, str(fetch.folder.parent), 30)
+    assert caught.value.code == "package_missing"
+    assert os.listdir(fetch.folder.parent / ("0" * 64)) == []
+
+
+def test_a_download_does_not_write_into_a_linked_file(take, fetch, depot):
+    """A run that was cut between link and rename; the next one has a URL."""
+    fetch.folder.mkdir(parents=True)
+    before = take.source.read_bytes()
+    os.link(take.source, fetch.folder / (NAME + ".link"))
+    depot.cuts = [1000]
+    fetch()
+    assert take.source.read_bytes() == before
+
+
+def test_the_package_in_the_cache_may_be_the_source(take, fetch):
+    path = take()
+    os.unlink(path + ".checked")
+    assert _fetch.provide(path, os.path.basename(os.path.dirname(path)), str(fetch.folder.parent), 30) == path
+    assert os.path.exists(path + ".checked")
+
+
+def test_a_transferred_file_is_copied_checked_and_removed(take, fetch, depot, tmp_path):
+    staged = tmp_path / "staged"
+    cache = str(fetch.folder.parent)
+    staged.write_bytes(depot.content)
+    assert _fetch.accept(str(staged), "/on/the/controller/" + NAME, depot.sha256, cache) == str(fetch.folder / NAME)
+    assert not staged.exists()
+    staged.write_bytes(depot.content[:-1])
+    with pytest.raises(FleetError) as caught:
+        _fetch.accept(str(staged), NAME, "0" * 64, cache)
+    assert (caught.value.code, staged.exists()) == ("package_truncated", False)
+
+
+def test_mirrors_go_on_where_the_first_one_stopped(depot, fetch, build, tmp_path):
+    first = Depot()
+    first.content, first.cuts = depot.content, [100000, 0, 0, 0]
+    thread = threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        _fetch.provide(first.url(), depot.sha256, str(tmp_path / "cache"), 30, mirrors=[depot.url()])
+    finally:
+        first.shutdown()
+        first.server_close()
+        thread.join()
+    assert [wanted for _, wanted, _ in depot.requests] == ["bytes=100000-"]
+    assert (fetch.folder / NAME).read_bytes() == depot.content
+
+
+def test_a_mirror_with_another_file(depot, fetch, tmp_path):
+    other = Depot()
+    other.content = depot.content[:-10] + b"0123456789"
+    thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        _fetch.provide(other.url(), depot.sha256, str(tmp_path / "cache"), 30, mirrors=[depot.url()])
+    finally:
+        other.shutdown()
+        other.server_close()
+        thread.join()
+    assert (fetch.folder / NAME).read_bytes() == depot.content
+
+
+def test_prune(fetch, depot):
+    fetch()
+    cache = fetch.folder.parent
+    for name in ("a" * 64, "work", "docker_runtime", "A" * 64):
+        (cache / name).mkdir()
+    _fetch.prune(str(cache), [depot.sha256.upper()])
+    assert sorted(os.listdir(cache)) == sorted([depot.sha256, "work", "docker_runtime", "A" * 64])
 
 
 @pytest.mark.parametrize(

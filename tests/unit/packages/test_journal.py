@@ -2,6 +2,7 @@
 """The host lock, the journal and the record."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -31,7 +32,9 @@ def test_the_lock_is_waited_for(tmp_path):
     started = time.monotonic()
     with _journal.HostLock(str(tmp_path), "firmware", 20):
         assert 0.6 < time.monotonic() - started < 10
-        assert (tmp_path / "packages.lock").read_text().startswith("firmware, process")
+        holder = json.loads((tmp_path / "packages.lock").read_text())
+        assert (holder["component"], holder["pid"]) == ("firmware", os.getpid())
+        assert sorted(holder) == ["boot_id", "component", "pid", "started"]
     timer.join()
 
 
@@ -85,3 +88,60 @@ def test_record(tmp_path):
     assert record["driver"]["version"] == "25.5.0"
     (tmp_path / "installed.json").write_text("{broken")
     assert _journal.installed(place) == {}
+
+
+@pytest.mark.parametrize("torn", [b'{"event": "sta', b'{"event": "start"}', b"\xff\xfe", b"[1]"])
+def test_a_torn_line_costs_only_itself(tmp_path, torn):
+    (tmp_path / "journal.jsonl").write_bytes(b'{"event": "first"}\n' + torn)
+    _journal.note(str(tmp_path), "next")
+    events = [entry["event"] for entry in _journal.entries(str(tmp_path))]
+    assert (events[0], events[-1]) == ("first", "next")
+    assert len(events) == (3 if torn.endswith(b'"start"}') else 2)
+
+
+def test_the_journal_does_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(_journal, "_JOURNAL_LIMIT", 300)
+    for number in range(20):
+        _journal.note(str(tmp_path), "start", number=number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "journal.jsonl.1"]
+    assert all(path.stat().st_size < 600 for path in tmp_path.iterdir())
+    assert _journal.entries(str(tmp_path))[-1]["number"] == 19
+
+
+def launch(place, version, component="driver"):
+    _journal.note(place, "launched", component=component, version=version)
+
+
+def test_the_boot_of_an_installation(tmp_path, monkeypatch):
+    place = str(tmp_path)
+    boot = {"id": "first"}
+    monkeypatch.setattr(_journal, "boot_id", lambda: boot["id"])
+    assert _journal.boot_of(place, "driver", "25.5.0") is None
+    launch(place, "25.5.0")
+    # cut before the record
+    assert _journal.boot_of(place, "driver", "25.5.0") == "first"
+    _journal.remember(place, "driver", {"version": "25.5.0"})
+    boot["id"] = "second"
+    launch(place, "25.5.2")
+    # an upgrade that was cut before it changed anything: what is there was written in the first boot
+    assert _journal.boot_of(place, "driver", "25.5.0") == "first"
+    assert _journal.boot_of(place, "driver", "25.5.2") == "second"
+    launch(place, "7.8.0.5.216", "firmware")
+    assert _journal.boot_of(place, "driver", "25.5.2") == "second"
+    assert _journal.boot_of(place, "driver", None) is None
+
+
+def test_a_record_that_can_not_be_replaced_stays(tmp_path, monkeypatch):
+    place = str(tmp_path)
+    _journal.remember(place, "driver", {"version": "25.5.0"})
+
+    def cut(*unused):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_journal.os, "rename", cut)
+    with pytest.raises(KeyboardInterrupt):
+        _journal.remember(place, "driver", {"version": "25.5.2"})
+    assert _journal.installed(place)["driver"]["version"] == "25.5.0"
+    monkeypatch.undo()
+    _journal.remember(place, "driver", {"version": "25.5.2"})
+    assert _journal.installed(place)["driver"]["version"] == "25.5.2"

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """observe(): what the vendor's files say, in every broken state that was measured."""
 
+import json
+
 import pytest
 
+from ansible_collections.npu.fleet.plugins.module_utils._command import Result
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _records, _state
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _managed, _records, _state
 
 KERNEL = "6.1.0-1-amd64"
 LIVE = {"driver_loaded": True, "driver_version": "25.5.0", "firmware_versions": ["7.8.0.5.216"] * 8, "npu_present": True, "kernel": KERNEL}
@@ -102,7 +105,7 @@ def test_driver_record(observe):
     assert (found["version"], found["running"], found["path"]) == ("25.5.0", "25.5.0", "/usr/local/Ascend/driver")
     assert found["record"] == {
         "install_type": "full", "install_path": "/usr/local/Ascend", "for_all": True, "username": "HwHiAiUser", "usergroup": "HwHiAiUser",
-        "package_version": "25.5.0", "compatible_firmware": "[7.0.0,8.9.9]",
+        "package_version": "25.5.0", "compatible_firmware": "[7.0.0,8.9.9]", "answers": True,
     }  # fmt: skip
 
 
@@ -118,6 +121,118 @@ def test_awkward_text(observe):
     files = {"/etc/ascend_install.info": info, "/opt/npu/driver/version.info": "\r\n\r\nVersion=25.5.0\r\n"}
     found = observe(files, LIVE)["driver"]
     assert (found["state"], found["version"], found["path"]) == ("present", "25.5.0", "/opt/npu/driver")
+
+
+OURS = "/var/lib/npu-fleet/"
+BOOTED = dict(LIVE, boot_id="now", boot_time=0)
+
+
+def ours(boot, driver="25.5.0", firmware="7.8.0.5.216"):
+    entries = {"driver": {"version": driver, "boot_id": boot}, "firmware": {"version": firmware, "boot_id": boot}}
+    return {OURS + "installed.json": json.dumps(entries)}
+
+
+def launched(boot, version="25.5.0", component="driver"):
+    line = {"event": "launched", "component": component, "version": version, "boot_id": boot}
+    return {OURS + "journal.jsonl": json.dumps(line) + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("record", "changes", "state"),
+    [
+        # (what our record says, what runs) -> a boot has passed since, or not, or nobody knows
+        (ours("now"), {}, "reboot_pending"),
+        (ours("before"), {}, "mismatched"),
+        (ours("before"), {"driver_version": "25.5.0"}, "present"),
+        (ours("before"), {"driver_loaded": False, "driver_version": None}, "mismatched"),
+        (ours("now"), {"driver_loaded": False, "driver_version": None}, "reboot_pending"),
+        # cut after the package, before the record: the journal knows
+        (launched("before"), {}, "mismatched"),
+        (launched("now"), {}, "reboot_pending"),
+        (dict(ours("before"), **launched("now")), {}, "reboot_pending"),
+        # an upgrade that changed nothing before it was cut
+        (dict(ours("before"), **launched("now", "25.5.2")), {}, "mismatched"),
+        # not ours: the file's age against the boot's
+        ({}, {"boot_time": 2 ** 33}, "mismatched"),
+        (ours("now", driver="25.3.rc1"), {"boot_time": 2 ** 33}, "mismatched"),
+        ({}, {"boot_time": 1}, "reboot_pending"),
+        ({}, {"boot_time": None, "boot_id": None}, "reboot_pending"),
+        (ours("now"), {"boot_time": 2 ** 33}, "reboot_pending"),
+    ],
+)
+def test_disk_and_running_still_differ_after_a_boot(observe, record, changes, state):
+    found = observe(dict(GOOD, **record), dict(BOOTED, **dict({"driver_version": "25.3.rc1"}, **changes)))["driver"]
+    assert found["state"] == state
+    assert ("a reboot since then" in (found["reason"] or "")) is (state == "mismatched")
+
+
+@pytest.mark.parametrize(
+    ("boot", "chips", "state"),
+    [
+        ("now", ["7.3.0.1.231"] * 2, "reboot_pending"),
+        ("before", ["7.3.0.1.231"] * 2, "mismatched"),
+        ("before", ["7.8.0.5.216", "7.3.0.1.231"], "mismatched"),
+        ("before", ["7.8.0.5.216"] * 2, "present"),
+        ("before", None, "present"),
+    ],
+)
+def test_chips_that_still_run_other_firmware_after_a_boot(observe, boot, chips, state):
+    found = observe(dict(GOOD, **ours(boot)), dict(BOOTED, firmware_versions=chips))["firmware"]
+    assert found["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("running", "answers"),
+    [(LIVE, True), (IDLE, False), (UNKNOWN, None), (dict(LIVE, driver_version=None), False),
+     (dict(LIVE, driver_version=None, npu_present=False), None)],
+)
+def test_whether_the_driver_answers(observe, running, answers):
+    assert observe(GOOD, running)["driver"]["record"]["answers"] is answers
+
+
+DPKG = """Package: bash
+Status: install ok installed
+Version: 5.2
+
+Package: %s
+Status: %s
+Priority: optional
+Version: 26.0.rc1-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "component"),
+    [
+        ("ascend910b-driver", "install ok installed", "driver"),
+        ("Ascend910B-firmware", "install ok half-configured", "firmware"),
+        ("ascend910b-driver", "deinstall ok config-files", None),
+        ("xserver-driver", "install ok installed", None),
+        ("descend-driver", "install ok installed", None),
+    ],
+)
+def test_a_driver_of_dpkg_is_foreign(observe, name, status, component):
+    found = observe(dict(GOOD, **{"/var/lib/dpkg/status": DPKG % (name, status)}), LIVE)
+    foreign = [part for part in ("driver", "firmware") if found[part]["state"] == "foreign"]
+    assert foreign == ([component] if component else [])
+    if component:
+        assert f"{name} 26.0.rc1-1 of dpkg" in found[component]["reason"]
+
+
+def test_a_driver_of_rpm(tmp_path):
+    files = _records.Files(str(tmp_path))
+    (tmp_path / "var/lib/rpm").mkdir(parents=True)
+    asked = []
+
+    def run(argv, timeout):
+        asked.append(argv[0])
+        return Result(argv, 0, "bash 5.2\nAscend910B-driver 25.5.2\nAscend910B-driver-devel 1\n", "", False, 0)
+
+    assert _managed.find(files, run) == [] == asked
+    (tmp_path / "var/lib/rpm/rpmdb.sqlite").write_text("x")
+    expected = {"manager": "rpm", "name": "Ascend910B-driver", "component": "driver", "version": "25.5.2"}
+    assert _managed.find(files, run) == [expected]
+    assert _managed.find(files) == []
 
 
 FIRMWARE = "/usr/local/Ascend/firmware/version.info"
