@@ -227,10 +227,10 @@ npu:
       sample: {"version": null, "archive_sha256": null, "config_sha256": null, "unit_sha256": null, "active": false, "enabled": false,
                "started_after_files": null}
     holders:
-      description: Processes that have an NPU's node open, with the id of their container and the name of their systemd unit.
+      description: Processes that have an NPU's node open, with id of the container, uid of the pod and name of the systemd unit.
       type: list
       elements: dict
-      sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null, "unit": "training.service"}]
+      sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null, "pod_uid": null, "unit": "training.service"}]
     users:
       description: Does the driver's user exist?
       type: dict
@@ -251,16 +251,54 @@ npu:
       type: list
       elements: str
       sample: []
+    preflight:
+      description:
+        - Facts that decide whether vendor packages can work on this host; the filter P(npu.fleet.plan#filter) judges them.
+        - C(kernel) has the headers of the running kernel and the one that boots next, C(tools) what is missing of what packages call,
+          C(space) room, inodes and mount options where they write, C(users) and C(record) who may own a driver, C(secure_boot),
+          C(virtual) and C(iommu_groups) the machine, C(containers) names and pods of the holders' containers, C(foreign) device plugins
+          and driver containers of others, C(proxies) where proxies are set (never their values), C(selinux), and remains that make a
+          package fail (C(directories), C(bundle_record)).
+      type: dict
+      sample:
+        kernel:
+          build: {"makefile": true, "release": "6.1.0-18-amd64", "others": []}
+          dkms: true
+          npu_modules: true
+          next: {"release": "6.1.0-21-amd64", "source": "/boot/grub/grub.cfg", "build": {"makefile": false, "release": null, "others": []},
+                 "npu_modules": false}
+        tools: {"missing": ["ifconfig"], "build_missing": []}
+        space: [{"use": "target", "path": "/usr/local/Ascend", "filesystem": 65024, "free_mib": 79858, "inodes_free": 16330683,
+                 "noexec": false, "read_only": false}]
+        users: {"HwHiAiUser": {"shell": "/bin/bash"}}
+        record: {"username": "HwHiAiUser", "usergroup": "HwHiAiUser", "paths": {"Driver_Install_Path_Param": "/usr/local/Ascend"}}
+        secure_boot: {"enabled": false, "lockdown": null, "signing_key": false}
+        virtual: null
+        iommu_groups: 0
+        containers: {}
+        foreign: {"programs": [], "containers": [], "sockets": [], "folders": []}
+        proxies: []
+        selinux: {"mode": null, "bindings": null, "python": "/usr/bin/python3"}
+        directories: []
+        bundle_record: false
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
-from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
+from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options
+from ansible_collections.npu.fleet.plugins.module_utils._observe import observe as observe_node
+from ansible_collections.npu.fleet.plugins.module_utils._preflight import look
 
 
 def argument_spec():
     return look_options()
+
+
+def observe(params):
+    """What is returned as npu. The gates need no preflight, so it is not part of their look."""
+    npu = observe_node(params)
+    return dict(npu, preflight=look(params, npu))
 
 
 def main():

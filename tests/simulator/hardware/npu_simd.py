@@ -98,6 +98,17 @@ def power_on(state: dict) -> None:
         say(f"boot {boot_id}: {len(state['chips'])} chips, driver {driver}")
 
 
+def kernel_headers(root: Path = Path("/")) -> None:
+    """What a distribution's headers of the running kernel show of themselves; a node has none, for its kernel is the machine's."""
+    release = os.uname().release
+    build = root / "lib/modules" / release / "build"
+    if build.exists():
+        return
+    (build / "include/generated").mkdir(parents=True)
+    (build / "Makefile").write_text("# simulated kernel headers\n")
+    (build / "include/generated/utsrelease.h").write_text(f'#define UTS_RELEASE "{release}"\n')
+
+
 def notify(message: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
@@ -180,6 +191,7 @@ def main() -> int:
     if not path.exists():
         npu_sim.main(["--state", str(path), "init"])
     npu_sim.update(power_on, path)
+    kernel_headers()
     apply(npu_sim.load(path))
     npu_sim.PIDFILE.write_text(f"{os.getpid()}\n")
     notify("READY=1")

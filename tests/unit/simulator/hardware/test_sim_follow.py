@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 
@@ -80,3 +81,12 @@ def test_the_lock_beside_the_file_wakes_nobody(state, monkeypatch):
     assert npu_simd.touched(descriptor, state.name) is False
     npu_sim.set_values({"chips.0.health": 1}, state)
     assert npu_simd.touched(descriptor, state.name) is True
+
+
+def test_headers_of_the_running_kernel_are_made_once(tmp_path):
+    npu_simd.kernel_headers(tmp_path)
+    build = tmp_path / "lib/modules" / os.uname().release / "build"
+    assert os.uname().release in (build / "include/generated/utsrelease.h").read_text()
+    (build / "Makefile").write_text("an admin's\n")
+    npu_simd.kernel_headers(tmp_path)
+    assert (build / "Makefile").read_text() == "an admin's\n"
