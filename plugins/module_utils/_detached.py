@@ -55,7 +55,7 @@ def run_vendor(
         _prepare_log(log)
         os.makedirs(state_dir, 0o700, exist_ok=True)
         limit = timeout if kill_at_deadline else None
-        job.about = {"owner": owner} if owner else {}
+        job.about = dict({"owner": owner} if owner else {}, since=time.monotonic())
         job.start(argv, log, _vendor_environment(env), cwd or "/", stdin, limit=limit, inhibit=inhibit)
     return _follow(job, log, attached, deadline, kill_at_deadline=kill_at_deadline, poll=poll)
 

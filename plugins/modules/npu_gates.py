@@ -50,6 +50,16 @@ options:
     type: list
     elements: str
     default: []
+  record:
+    description:
+      - Note on the node that O(versions) passed together, when every judged gate passed and L1 was one of them. That set is then the
+        node's way back, and its packages stay in O(cache_dir).
+    type: bool
+    default: false
+  cache_dir:
+    description: Folder of the packages, as M(npu.fleet.npu_package) has it.
+    type: path
+    default: /var/cache/npu-fleet
   agent_url:
     description: Where the agent of this node tells its state.
     type: str
@@ -89,6 +99,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+recorded:
+  description: Whether the node did not know before that these versions pass.
+  returned: always
+  type: bool
+  sample: false
 passed:
   description: Did all gates pass?
   returned: always
@@ -138,7 +153,10 @@ from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS, fit
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
 from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
+from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import STATE_DIR
 
 #: Options that say what is wanted of the node.
 WANTED = ("versions", "runtime", "unhealthy_allowed", "unhealthy_from", "chips", "seen_before")
@@ -155,6 +173,8 @@ def argument_spec():
         unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=lambda level: LEVELS[level]), "default": DEFAULT_LEVEL},
         chips={"type": "int", "default": 0},
         seen_before={"type": "list", "elements": "str", "default": []},
+        record={"type": "bool", "default": False},
+        cache_dir={"type": "path", "default": _good.CACHE_DIR},
         agent_url={"type": "str", "default": "http://127.0.0.1:8083/readyz"},
     )
 
@@ -187,12 +207,24 @@ def judge(params, check_mode):
     }
 
 
+def promote(params, answer, check_mode):
+    """Whether the node learned that these versions pass. L1 alone proves versions, so without it nothing was proved."""
+    judged = [verdict["gate"] for verdict in answer["gates"]]
+    if not (params["record"] and answer["passed"] and "L1" in judged and params["versions"]):
+        return False
+    return _good.promote(under(params["root"], STATE_DIR), params["versions"], under(params["root"], params["cache_dir"]), check_mode)
+
+
 def main():
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
     try:
-        module.exit_json(changed=False, **judge(module.params, module.check_mode))
+        answer = judge(module.params, module.check_mode)
+        recorded = promote(module.params, answer, module.check_mode)
+        module.exit_json(changed=recorded, recorded=recorded, **answer)
     except FleetError as error:
         fail(module, error)
+    except OSError as error:
+        fail(module, FleetError("%s: %s" % (error.filename or STATE_DIR, error.strerror), "record_not_written", observed=str(error)))
 
 
 if __name__ == "__main__":

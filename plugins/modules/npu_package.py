@@ -439,10 +439,13 @@ def main():
         installer.ensure(module.check_mode)
     except FleetError as error:
         result.pop("warnings", None)
+        if error.code != "busy":
+            _fetch.discard(module.params["staged"])
         fail(module, error, **result)
     except OSError as error:
         result.pop("warnings", None)
         fail(module, FleetError("%s: %s" % (error.filename or "The node", error.strerror), "node_error", observed=str(error)), **result)
+    _fetch.discard(module.params["staged"])
     for text in result.pop("warnings"):
         module.warn(text)
     if module._diff:

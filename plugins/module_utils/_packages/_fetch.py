@@ -125,6 +125,12 @@ def accept(staged, src, sha256, cache_dir, note=None):
     return path
 
 
+def discard(staged):
+    """Remove a transferred file that was not needed."""
+    if staged:
+        _remove(staged)
+
+
 def prune(cache_dir, keep):
     """Remove packages from the cache whose checksum is not in ``keep``; nothing else that lies there."""
     wanted = {sha256.lower() for sha256 in keep}

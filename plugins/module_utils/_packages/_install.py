@@ -40,6 +40,7 @@ class Installer(object):
         self._places = places
         self._call = Call(wish, places.cache_dir)
         self._unit = unit_name(wish.component)
+        self._since = None
         self.result: dict = {
             "changed": False, "running": False, "attached": False, "file_needed": False, "log": None, "progress": [], "created": [],
             "warnings": [],
@@ -85,8 +86,8 @@ class Installer(object):
 
     def _follow(self):
         """Wait for a run that lost its caller, or that the caller comes back to. Whatever came of it is seen on the node."""
-        known = _detached.vendor_note(self._unit, self._places.run_dir).get("log")
-        ours = bool(self._wish.attach) and known == self._wish.attach
+        note = _detached.vendor_note(self._unit, self._places.run_dir)
+        ours = bool(self._wish.attach) and note.get("log") == self._wish.attach
         if not ours and not _detached.vendor_running(self._unit, self._places.run_dir):
             return None
         now = self._brief(self._observe())
@@ -95,6 +96,7 @@ class Installer(object):
             poll=self._wish.poll,
         )
         if vendor is not None:
+            self._since = note.get("since")
             step = {"component": self._wish.component, "action": "attach", "from": now["version"], "to": self._wish.version}
             step.update(reboot=False, reason="An earlier run is still at work.", code=None)
             self.result.update(before=now, step=step, attached=True)
@@ -233,10 +235,9 @@ class Installer(object):
         self._journal("observed", good=good, rc=vendor.rc, state=after["state"], version=after["version"])
         if not good:
             version = None if removing else self._wish.version
-            log = _tail(vendor.log)
-            raise _verdict.failure(
-                self._wish.component, version, vendor, after, log, seconds=self._wish.timeout, cache_dir=self._places.cache_dir
-            )
+            log, cache = _tail(vendor.log), self._places.cache_dir
+            seconds = int(time.monotonic() - self._since) if self._since else self._wish.timeout
+            raise _verdict.failure(self._wish.component, version, vendor, after, log, seconds=seconds, cache_dir=cache)
         self._remember()
         return self.result
 

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good, _journal, _progress
+from ansible_collections.npu.fleet.plugins.modules import npu_gates, npu_node_record
 
 OLD = {"driver": "25.3.rc1", "firmware": "7.8.0.2.212"}
 NEW = {"driver": "25.5.0", "firmware": "7.8.0.5.216"}
@@ -158,3 +159,40 @@ def test_a_broken_file_is_an_empty_one(node, text):
 )
 def test_progress(log, expected):
     assert _progress.parse(log) == [{"percent": percent, "seconds": seconds} for percent, seconds in expected]
+
+
+# --- the modules around it ------------------------------------------------------------------------------------------
+
+PASSED = {"passed": True, "gates": [{"gate": "L0"}, {"gate": "L1"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "recorded"),
+    [
+        ({}, PASSED, True),
+        ({"record": False}, PASSED, False),
+        ({}, dict(PASSED, passed=False), False),
+        # gates that say nothing of versions prove none
+        ({}, {"passed": True, "gates": [{"gate": "L0"}, {"gate": "L3"}]}, False),
+        ({"versions": {}}, PASSED, False),
+    ],
+)
+def test_only_what_passed_every_gate_is_promoted(tmp_path, changes, answer, recorded):
+    params = dict({"record": True, "versions": NEW, "root": str(tmp_path), "cache_dir": "/var/cache/npu-fleet"}, **changes)
+    state = str(tmp_path / "var/lib/npu-fleet")
+    assert npu_gates.promote(params, answer, True) is recorded
+    assert not os.path.exists(state)
+    assert npu_gates.promote(params, answer, False) is recorded
+    assert bool(_good.read(state)["good"]["current"]) is recorded
+    assert npu_gates.promote(params, answer, False) is False
+
+
+def test_mark_and_clear(tmp_path):
+    state = str(tmp_path)
+    mark = {"action": "mark_failed", "components": NEW, "reason": "L1"}
+    assert npu_node_record.change(mark, True, state)
+    assert npu_node_record.change(mark, False, state)
+    assert not npu_node_record.change(mark, False, state)
+    assert not npu_node_record.change({"action": "clear_failed", "components": OLD}, False, state)
+    assert npu_node_record.change({"action": "clear_failed", "components": None}, False, state)
+    assert _good.read(state)["failed"] == []
