@@ -90,33 +90,41 @@ def default_of_grub(config, environment, entries, images):
         fixed = re.search(r'^\s*set default="([^"$]*)"', config, re.MULTILINE)
         uses_saved = re.search(r'set default="\$\{?saved_entry', config)
         wanted = (environment.get("saved_entry") or "") if uses_saved or not fixed else fixed.group(1)
-    wanted = wanted.split(">")[-1]
     if wanted in entries:
         return entries[wanted]
-    releases = [release for _title, _identity, release in menu] or list(entries.values())
-    if wanted.isdigit() and menu:
-        return releases[int(wanted)] if int(wanted) < len(releases) else None
-    for title, identity, release in menu:
-        if wanted and wanted in (title, identity):
-            return release
-    named = [release for release in images if wanted and release in wanted]
+    if menu:
+        # As grub's own menu.c: what it does not find in the menu is the first entry.
+        return _chosen(menu, wanted or "0") or _chosen(menu, "0")
+    releases = list(entries.values())
+    named = [release for release in releases + images if wanted and release in wanted]
     if named:
         return named[-1]
-    return releases[0] if releases and not wanted else None
+    return releases[int(wanted) if wanted.isdigit() and int(wanted) < len(releases) else 0] if releases else None
+
+
+def _chosen(menu, path):
+    """Kernel release of the entry that a path like ``1>Title`` leads to; each part is a number, a title or an id."""
+    for part in path.split(">"):
+        matching = [item for number, item in enumerate(menu) if part in (str(number), item["title"], item["id"])]
+        if not matching:
+            return None
+        release, menu = matching[0]["release"], matching[0]["inner"]
+    return release or (_chosen(menu, "0") if menu else None)
 
 
 def _menu(config):
-    """[(title, id, kernel release)] of the entries of grub.cfg in their order."""
-    found = []
-    for block in re.split(r"^\s*menuentry\s+", config, flags=re.MULTILINE)[1:]:
-        head = block.split("\n", 1)[0]
-        title = re.match(r"'([^']*)'|\"([^\"]*)\"", head)
-        identity = re.search(r"menuentry_id_option\s+'([^']*)'", head)
+    """The entries of grub.cfg in their order: title, id, release, and for a submenu the entries in it, which grub-mkconfig indents."""
+    menu = []
+    for block in re.split(r"^(?=[ \t]*(?:menuentry|submenu) )", config, flags=re.MULTILINE)[1:]:
+        head = re.match(r"([ \t]*)(menuentry|submenu) +(?:'([^']*)'|\"([^\"]*)\")?(.*)", block)
+        identity = re.search(r"menuentry_id_option\s+'([^']*)'", head.group(5))
         image = re.search(r"^\s*linux(?:16|efi)?\s+\S*vmlinu[xz]-(\S+)", block, re.MULTILINE)
-        if image:
-            name = (title.group(1) or title.group(2) or "") if title else ""
-            found.append((name, identity.group(1) if identity else None, image.group(1)))
-    return found
+        item = {
+            "title": head.group(3) or head.group(4) or "", "id": identity.group(1) if identity else None,
+            "release": image.group(1) if image else None, "inner": [],
+        }
+        (menu[-1]["inner"] if head.group(1) and menu else menu).append(item)
+    return menu
 
 
 def version_key(release):

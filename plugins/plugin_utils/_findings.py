@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_USER
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_tools import BUILD_TOOLS, TOOLS
 from ansible_collections.npu.fleet.plugins.plugin_utils import _findings_space
 
@@ -165,7 +166,9 @@ def room(host):
 def users(host):
     """The record of an earlier package decides who may own the next one (A06); a shell that logs nobody in broke older packages (A08)."""
     record = host.facts["record"]
-    wanted = host.wanted.get("username") or record["username"] or "HwHiAiUser"
+    # An installed driver keeps its user; one that is gone leaves a record that the first install does not follow.
+    kept = host.observed["components"]["driver"]["record"].get("username")
+    wanted = host.wanted.get("username") or kept or DEFAULT_USER
     given = {step["component"] for step in host.steps if step["action"] in ("install", "repair")}
     if record["username"] and record["username"] != wanted and host.chips_change:
         owners = ", ".join(f"{key}={value}" for key, value in sorted(record["paths"].items())) or "no installed package"
