@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import package_stages as stages
-from package_tables import COMPONENTS, FAMILIES, MODES, RELEASES, file_name
+from package_tables import COMPONENTS, FAMILIES, MODES, MORE_COMPONENTS, RELEASES, file_name
 
 HERE = Path(__file__).resolve().parent
 
@@ -25,11 +25,11 @@ def arguments(words=None):
     parser.add_argument("--release", choices=sorted(RELEASES), default="a2-25.5.0", help="versions that go together")
     for name in ("driver", "firmware", "cann", "runtime"):
         parser.add_argument(f"--{name}", metavar="VERSION", help=f"{name} version other than that of the release")
-    parser.add_argument("--component", action="append", choices=COMPONENTS, help="only this one (may be repeated)")
+    parser.add_argument("--component", action="append", choices=COMPONENTS + MORE_COMPONENTS, help="only this one (may be repeated)")
     parser.add_argument("--family", choices=sorted(FAMILIES), help="family of the release by default")
     parser.add_argument("--arch", choices=("x86_64", "aarch64"), default="x86_64")
     parser.add_argument("--mode", choices=sorted(MODES), default="ok", help="what the packages do (see README.md)")
-    parser.add_argument("--hang-at", choices=("before-payload", "after-payload"), default="before-payload", help="stage of --mode hang")
+    parser.add_argument("--hang-at", choices=("before-payload", "after-payload"), default="before-payload", help="stage of hang, breaks")
     parser.add_argument("--busy", choices=("refuse", "reboot"), default="refuse", help="driver over a held device: refuse, or go on (rc 2)")
     parser.add_argument(
         "--driver-rc", type=int, choices=(0, 2), help="exit status of a good driver installation (mode dead-after-boot: 2)"

@@ -4,9 +4,10 @@
 import random
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
-from package_tables import BASE_LISTS, FAMILIES, INNER_VERSIONS, MODULES, at_least
+from package_tables import BASE_LISTS, CAPABILITIES, FAMILIES, INNER_VERSIONS, MODULES, at_least
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,7 +29,7 @@ INNER_WORDS = {
     "cann_toolkit": "--install --upgrade --uninstall --devel --full --install-path= --install-for-all --whitelist= --version --force",
     "docker_runtime": "--install --upgrade --uninstall --install-path= --install-type= --install-scene= --config-file-path= --version",
 }
-INNER_WORDS["cann_kernels"] = INNER_WORDS["cann_toolkit"]
+INNER_WORDS["cann_kernels"] = INNER_WORDS["cann_nnrt"] = INNER_WORDS["cann_toolkit"]
 
 
 def outer_help(component, options):
@@ -84,6 +85,11 @@ def firmware_version_info(firmware, driver):
     """package_version is the HDK release, which is what a matched pair is known by."""
     keys = {"Version": firmware, "firmware_version": "1.0", "package_version": driver, "compatible_version_drv": f"[{driver},{driver}.]"}
     return text_of(keys)
+
+
+def capability_map(options):
+    lines = [f"{number},{version}\n" for number, version in CAPABILITIES.get(options.content_family, {}).items()]
+    return "# capability,version\n" + "".join(lines)
 
 
 def text_of(keys):
@@ -146,6 +152,9 @@ def stage_driver(stage, options):
     for folder in ("lib64", "lib64/driver"):
         payload_file(options, "libdcmi.so", "placeholder of libdcmi.so\n", tree / folder / "libdcmi.so", 0o440)
     payload_file(options, "npu-smi", dead, tree / "tools" / "npu-smi", 0o550)
+    smi = tree / "tools" / "npu-smi"
+    # The tool has a version of its own: after an upgrade without reset it differs from the driver that runs.
+    smi.write_text(smi.read_text().replace("@NPU_SMI_VERSION@", version))
     write(tree / "lib64" / "common" / "libc_sec.so", "placeholder\n", 0o440)
     write(tree / "version.info", driver_version_info(version), 0o444)
     write(tree / "build.info", f"version={version}\n", 0o440)
@@ -162,6 +171,7 @@ def stage_driver(stage, options):
         write(tree / "script" / name, (HERE / "driver" / name).read_text(), 0o550)
     for name in ("common.sh", "package.conf"):
         shutil.copy(stage / name, tree / "script" / name)
+    write(tree / "script" / "version_cap.map", capability_map(options), 0o550)
     for name in MODULES:
         fate = " dead-after-boot" if options.mode == "dead-after-boot" else ""
         write(tree / "host" / f"{name}.ko", f"npu-sim module {name} {version}{fate}\n")
@@ -184,46 +194,52 @@ def stage_firmware(stage, options):
     write(tree / "script" / "uninstall.sh", (HERE / "firmware" / "uninstall.sh").read_text(), 0o550)
     for name in ("common.sh", "package.conf"):
         shutil.copy(stage / name, tree / "script" / name)
+    write(tree / "script" / "version_cap.map", capability_map(options), 0o550)
     write(tree / "image" / "firmware.bin", f"npu-sim firmware {options.firmware}\n", 0o440)
+
+
+CANN_NAMES = {
+    "cann_toolkit": ("Ascend-cann-toolkit", "Toolkit", "ascend_toolkit_install.log"),
+    "cann_nnrt": ("Ascend-cann-nnrt", "Nnrt", "ascend_nnrt_install.log"),
+}
 
 
 def stage_cann(stage, options, component):
     family = FAMILIES[options.content_family]
-    version = options.cann
+    version, chip = options.cann, family["ops"]
     layout = "cann" if at_least(version, "8.5.0") else "ascend-toolkit"
-    if component == "cann_toolkit":
-        name, tag, log_name = "Ascend-cann-toolkit", "Toolkit", "ascend_toolkit_install.log"
+    if component == "cann_nnrt" and layout == "cann":
+        raise SystemExit(f"nnrt {version} has no package of its own: from 8.5.0 on it is the toolkit with --whitelist=nnrt")
+    if component in CANN_NAMES:
+        name, tag, log_name = CANN_NAMES[component]
     elif layout == "cann":
-        name, tag = f"Ascend-cann-{family['ops']}-ops", f"Ops_{family['ops']}"
-        log_name = f"ascend_ops_{family['ops']}_install.log"
+        name, tag, log_name = f"Ascend-cann-{chip}-ops", f"Ops_{chip}", f"ascend_ops_{chip}_install.log"
     else:
-        name, tag, log_name = f"Ascend-cann-kernels-{family['ops']}", f"Kernels_{family['ops']}", "ascend_kernels_install.log"
-    copy_scripts(stage, "cann", ("install.sh", "layout.sh", "set_env.sh"))
+        name, tag, log_name = f"Ascend-cann-kernels-{chip}", f"Kernels_{chip}", "ascend_kernels_install.log"
+    copy_scripts(stage, "cann", ("install.sh", "layout.sh", "set_env.sh", "remove.sh"))
     write_conf(
         stage, options, component=component, version=version, layout=layout, package_name=name, tag=tag, log_name=log_name,
         inner_version=INNER_VERSIONS.get(version, "V100R001C00SPC000B000"), compatible_version="[V100R001C00,V100R001C99]",
         space_mib=1024 if options.space_mib is None else options.space_mib,
     )  # fmt: skip
+    # For whoever looks at the file without running it; where a bundle keeps it is not published.
+    write(stage / "version.info", text_of({"Version": version, "package_name": name}))
+    write(stage / "scene.info", f"os=linux\nos_version=any\narch={options.arch}\n")
     files = stage / "files"
-    if component == "cann_toolkit":
+    if component in CANN_NAMES:
         write(files / "lib64" / "libascendcl.so", "placeholder\n")
-        write(files / "bin" / "npu-sim-cann", f"#!/bin/sh\necho {version}\n", 0o755)
         write(files / "share" / "info" / "runtime" / "scene.info", f"os=linux\nos_version=any\narch={options.arch}\n")
-        write(files / "share" / "info" / "runtime" / "script" / "README", "Empty in the simulator.\n")
-    elif layout == "cann":
+        write(files / "share" / "info" / "runtime" / "script" / "run_runtime_uninstall.sh", "#!/bin/sh\nexit 0\n", 0o500)
+    if component == "cann_toolkit":
+        # What --whitelist=nnrt leaves out: everything that is for building only.
+        write(files / "bin" / "npu-sim-cann", f"#!/bin/sh\necho {version}\n", 0o755)
+        write(files / "compiler" / "README", "Empty in the simulator.\n")
+    elif component == "cann_kernels" and layout == "cann":
         kernel = files / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe" / "kernel"
-        write(kernel / f"ascend{family['ops'].lower()}" / "add.o", "placeholder\n")
-        write(kernel / "config" / f"ascend{family['ops'].lower()}" / "add.json", "{}\n")
-    else:
-        write(files / "opp_kernel" / "built-in" / f"ascend{family['ops'].lower()}" / "add.o", "placeholder\n")
-
-
-def stage_toolkit(stage, options):
-    stage_cann(stage, options, "cann_toolkit")
-
-
-def stage_kernels(stage, options):
-    stage_cann(stage, options, "cann_kernels")
+        write(kernel / f"ascend{family['kernel']}" / "add.o", "placeholder\n")
+        write(kernel / "config" / f"ascend{family['kernel']}" / "add.json", "{}\n")
+    elif component == "cann_kernels":
+        write(files / "opp_kernel" / "built-in" / f"ascend{family['kernel']}" / "add.o", "placeholder\n")
 
 
 def stage_docker_runtime(stage, options):
@@ -237,6 +253,7 @@ def stage_docker_runtime(stage, options):
     for name in ("ascend-docker-hook", "ascend-docker-cli", "ascend-docker-destroy"):
         write(stage / "bin" / name, "#!/bin/sh\nexit 0\n", 0o550)
     write(stage / "README", f"Ascend Docker Runtime {options.runtime}, simulated.\n")
+    write(stage / "version.info", text_of({"Version": options.runtime, "arch": options.arch}))
     for kind, lines in BASE_LISTS.items():
         write(stage / "lists" / f"base.list{kind and '_' + kind}", "\n".join(lines))
 
@@ -244,7 +261,6 @@ def stage_docker_runtime(stage, options):
 STAGES = {
     "driver": stage_driver,
     "firmware": stage_firmware,
-    "cann_toolkit": stage_toolkit,
-    "cann_kernels": stage_kernels,
+    **{name: partial(stage_cann, component=name) for name in ("cann_toolkit", "cann_kernels", "cann_nnrt")},
     "docker_runtime": stage_docker_runtime,
 }

@@ -6,6 +6,7 @@ cd "$(dirname "$0")" || exit 1
 . ./package.conf
 . ./common.sh
 . ./layout.sh
+. ./remove.sh
 
 run_file=$(basename "${1#--}")
 shift 2
@@ -121,7 +122,12 @@ layout_set
 installed=$(installed_version)
 
 if [ "$action" = uninstall ]; then
-    [ -f "$record" ] || refuse 0x0080 "$package_name $version is not installed."
+    if [ "$component" != cann_kernels ] && [ ! -f "$record" ] && cut_short && ! can_not_be_repaired; then
+        # Killed while it copied: nothing is removed, the record stays, and the status is 0 (measured).
+        tell ERROR "run_runtime_uninstall.sh not found"
+        exit 0
+    fi
+    [ -f "$record" ] || cut_short || refuse 0x0080 "$package_name $version is not installed."
     pause_point start
     package_remove
     pause_point removed
@@ -139,6 +145,11 @@ question "The licence of the vendor has to be accepted."
 [ -z "$installed" ] || [ "$action" = upgrade ] || [ "$installed" != "$version" ] || question "$package_name $version is already installed."
 check_driver
 
+if [ "$mode" = error-text ]; then
+    # What a component does with an option that it does not know (read): an error line and status 0.
+    tell ERROR "ERR_NO:0x0004;ERR_DES:Unrecognized parameters: $command_words"
+    exit 0
+fi
 if [ "$mode" = nothing ]; then
     tell INFO "$package_name install success"
     exit 0
@@ -149,14 +160,27 @@ failed()
     tell ERROR "$package_name package install failed, please retry after uninstall!"
     exit 1
 }
+# Stopped in the copy stage: the record of the runtime component and nothing else.
+part_of_the_copy()
+{
+    cp() { return 1; }
+    package_copy
+    failed
+}
 trap failed TERM HUP INT
 hang_point before-payload
 pause_point start
-[ ! -f "$record" ] || package_remove
+if [ -f "$record" ] || { [ "$component" != cann_kernels ] && can_not_be_repaired; }; then package_remove; fi
+# A tree that was installed with a whitelist keeps it: an upgrade does not make a toolkit of it.
+if [ "$action" = upgrade ] && [ -z "$whitelist" ]; then
+    whitelist=$(sed -n 's/^whitelist=//p' "$(realpath -m "$link")/$machine/install.conf" 2>/dev/null)
+fi
 [ "$action" != upgrade ] || [ "$installed" = "$version" ] || previous_remove
 pause_point 10
 sim_wait 10
+[ "$mode:$hang_at" != breaks:before-payload ] || part_of_the_copy
 package_copy || failed
+[ "$mode:$hang_at" != breaks:after-payload ] || failed
 pause_point 40
 sim_wait 10
 hang_point after-payload

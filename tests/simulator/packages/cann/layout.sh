@@ -13,12 +13,26 @@ layout_set()
         *) top=$base/ascend-toolkit link=$top/latest home=$top/$version ;;
     esac
     toolkit_record=$home/$machine/ascend_toolkit_install.info
+    if [ "$component" = cann_nnrt ]; then
+        top=$base/nnrt link=$top/latest home=$top/$version
+        record=$home/$machine/ascend_nnrt_install.info
+        return
+    fi
     case $component:$layout in
         cann_toolkit:*) record=$toolkit_record ;;
         cann_kernels:cann) record=$home/$machine/ascend_ops_install.info ;;
         *) record=$home/opp_kernel/version.info ;;
     esac
 }
+
+# The runtime component of the bundle has its record first and its version.info last. Between them lies what its own scripts can
+# repair (nothing but the record) and what they can not (its uninstall script is there, but looks one folder too high; measured).
+cut_short()
+{
+    [ -f "$home/share/info/runtime/ascend_install.info" ] && [ ! -f "$home/share/info/runtime/version.info" ]
+}
+
+can_not_be_repaired() { cut_short && [ -f "$home/share/info/runtime/script/run_runtime_uninstall.sh" ]; }
 
 # The version behind the link: what set_env.sh leads to. For ops only if its own record is there.
 installed_version()
@@ -57,6 +71,7 @@ package_copy()
     } > "$home/share/info/runtime/ascend_install.info"
     pause_point 30
     cp -a files/. "$home/" || return 1
+    [ "$whitelist" != nnrt ] || rm -rf "$home/compiler" "$home/bin"
     sed "s|@HOME@|$link|g" set_env.sh > "$home/set_env.sh"
     chmod 555 "$home/set_env.sh"
     ln -sfn "$(basename "$home")" "$link"
@@ -88,7 +103,7 @@ package_record()
     } > "$record"
     chmod 644 "$record"
     pause_point version
-    [ "$component" = cann_toolkit ] || return 0
+    [ "$component" != cann_kernels ] || return 0
     {
         echo "Version=$version"
         echo "version_dir=$(basename "$home")"
@@ -98,40 +113,4 @@ package_record()
     echo "runtime|$version" > "$home/var/ascend_package_db.info"
     chmod 444 "$home/share/info/runtime/version.info"
     [ "$(id -u)" -ne 0 ] || { mkdir -p /etc/Ascend && echo "Cann_Install_Path_Param=$base" > /etc/Ascend/ascend_cann_install.info; }
-}
-
-package_remove()
-{
-    if [ "$component" = cann_kernels ]; then
-        (cd files && find . -type f) | while read -r file; do rm -f "$home/$file"; done
-        rm -f "$record"
-        find "$home" -mindepth 1 -depth -type d -empty -delete 2>/dev/null
-        return 0
-    fi
-    # Its own files only: the ops of the same version stay, and so does an empty var folder (measured).
-    (cd files && find . -type f) | while read -r file; do rm -f "$home/$file"; done
-    rm -rf "$home/set_env.sh" "$home/share/info/runtime" "$home/var" "$home/$machine/install.conf" "$record"
-    find "$home" -mindepth 1 -depth -type d -empty -delete
-    mkdir -p "$home/var"
-    [ "$(realpath -m "$link")" != "$home" ] || links_remove
-}
-
-links_remove()
-{
-    rm -f "$link"
-    if [ "$layout" = cann ]; then
-        rm -f "$base/ascend-toolkit/latest" "$base/ascend-toolkit/set_env.sh"
-        rmdir "$base/ascend-toolkit" 2>/dev/null
-    else
-        rm -f "$top/set_env.sh"
-    fi
-    [ "$(id -u)" -ne 0 ] || rm -f /etc/Ascend/ascend_cann_install.info
-}
-
-# --upgrade takes the version away that the link leads to.
-previous_remove()
-{
-    local old
-    old=$(realpath -e "$link" 2>/dev/null) || return 0
-    [ "$component" = cann_kernels ] || rm -rf "${old:?}"
 }

@@ -87,6 +87,10 @@ runc=$(command -v docker-runc || command -v runc) || die "neither docker-runc no
 if [ "$action" = upgrade ] && { [ ! -d "$folder" ] || [ ! -d /etc/ascend-docker-runtime.d ]; }; then
     die "ascend-docker-runtime is not installed, upgrade is not possible"
 fi
+if [ "$mode" = error-text ]; then
+    tell ERROR "ascend-docker-runtime $action failed"
+    exit 0
+fi
 if [ "$mode" = nothing ]; then
     tell INFO "ascend-docker-runtime $action success"
     exit 0

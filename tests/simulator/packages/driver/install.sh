@@ -43,6 +43,11 @@ other_run()
 
 check_environment()
 {
+    # An all-in-one package of the first generation: the vendor's script ends here by a bare exit, so with 0.
+    if [ -e /etc/HiAI_install.info ]; then
+        log_error 0x0094 "an all-in-one package is installed, uninstall it first."
+        exit 0
+    fi
     [ "$(id -u)" -eq 0 ] || fail_early 0x0093 "this package needs the root user."
     [ "$(uname -m)" = "$arch" ] || fail_early 0x0089 "Arch mismatch: the package is for $arch, this machine is $(uname -m)."
     local device number visible=n fits=n
@@ -142,11 +147,16 @@ check_relation()
 }
 
 # The guard belongs to the *installed* driver: where the flash of the device asks for a newer driver than the package brings, it
-# kills the running .run file with SIGKILL (section 7). The least version is a key of the state file that is not always there.
+# kills the running .run file with SIGKILL (section 7). The least version is the one of the smallest capability in the installed
+# map that is not below what the flash asks for.
 rollback_guard()
 {
-    local least
-    least=$(sim_value flash_least_driver "")
+    local flash least
+    flash=$("$old_path/driver/tools/upgrade-tool" --device_index -1 --hw_base_version 2>/dev/null |
+        grep '{"device_id"' | awk -F'"' '{print $5}' | awk -F'}|,|:' '{print $2}' | sort -nr | head -n 1)
+    [ "${flash:-0}" -gt 0 ] 2>/dev/null || return 0
+    least=$(sed 's/#.*//' "$old_path/driver/script/version_cap.map" 2>/dev/null | awk -F, -v flash="$flash" \
+        '$1 != "" && $1 + 0 >= flash && (cap == "" || $1 + 0 < cap) { cap = $1 + 0; found = $2 } END { print found }')
     [ -n "$least" ] && version_less "$version" "$least" || return 0
     log ERROR "Version check does not match: the device needs a driver of at least $least"
     log ERROR "Driver upgrade failed"
@@ -177,7 +187,7 @@ take_old_away()
     case $old_type in
         full | run | debug)
             remove_modules
-            if [ "$reset_wanted" = y ] && [ "$force" = n ]; then
+            if [ "$reset_wanted" = y ] && [ "$force" = n ] && [ "$(sim_value virtual false)" = false ]; then
                 hot_reset 66 || reboot=y
             else
                 reboot=y
@@ -200,7 +210,8 @@ do_uninstall()
     old_type=$(info_get Driver_Install_Type)
     pause_point start
     check_busy Uninstall
-    if [ ! -d "$old_path/driver" ] || [ "$force" = y ]; then
+    # No hot reset in a virtual machine (section 7).
+    if [ ! -d "$old_path/driver" ] || [ "$force" = y ] || [ "$(sim_value virtual false)" = true ]; then
         result=reboot
     fi
     remove_start "$old_path"
@@ -250,6 +261,10 @@ do_install()
         fail_early 0x0003 "--docker over another type without no driver mapping is not supported."
     fi
 
+    if [ "$mode" = error-text ]; then
+        log_error 0x0089 "the environment of this machine can not be checked."
+        finish 0
+    fi
     if [ "$mode" = nothing ]; then
         log INFO "upgradePercentage:100%"
         log INFO "Driver package $done_word successfully! The new version takes effect immediately."

@@ -46,12 +46,12 @@ if [ "$action" = version ]; then
     finish 0
 fi
 
-visible=n fits=n chips=0
+visible=n fits=n
 for device in /sys/bus/pci/devices/*; do
     read -r number 2>/dev/null < "$device/vendor" && [ "$number" = 0x19e5 ] || continue
     read -r number < "$device/device"
     case " $all_pci_ids " in *" $number "*) visible=y ;; esac
-    case " $pci_ids " in *" $number "*) fits=y chips=$((chips + 1)) ;; esac
+    case " $pci_ids " in *" $number "*) fits=y ;; esac
 done
 if [ $visible = y ] && [ $fits = n ]; then
     log_error 0x0089 "The current installation package and environment is not match, please check."
@@ -87,6 +87,9 @@ tool=$path/driver/tools/upgrade-tool
 if [ -z "$path" ] || [ ! -x "$tool" ]; then
     refuse 0x0089 "upgrade-tool not found: the firmware needs an installed driver."
 fi
+"$tool" --device_index -1 --phymachflag >/dev/null 2>&1
+[ $? -ne 2 ] || refuse 0x0089 "not a physical-machine, the firmware can not be upgraded here."
+chips=$("$tool" --mini_devices 2>/dev/null | grep -c device_id)
 [ "$(free_mib "$path")" -ge "$space_mib" ] || refuse 0x0089 "free space only $(free_mib "$path") MB at $path, $space_mib MB needed."
 verb=Install level=SUGGESTION done_word=installed
 if [ -n "$firmware_path" ]; then
@@ -104,6 +107,10 @@ good()
 Reboot now or after driver installation for the installation/upgrade to take effect."
 }
 
+if [ "$mode" = error-text ]; then
+    log_error 0x0089 "the environment of this machine can not be checked."
+    finish 0
+fi
 if [ "$mode" = nothing ]; then
     good
     finish "$good_rc"

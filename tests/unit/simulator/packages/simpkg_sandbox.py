@@ -98,8 +98,9 @@ class Sandbox:
     def exists(self, name):
         return self.run(f"test -e {name}").returncode == 0
 
-    def state(self, pause_at=None, **kernel):
-        content = {"schema": 1, "time_scale": 0.001, "kernel": kernel, "package": {"pause_at": pause_at}}
+    def state(self, pause_at=None, virtual=False, hw_base_version=0, **kernel):
+        content = {"schema": 1, "time_scale": 0.001, "virtual": virtual, "hw_base_version": hw_base_version, "kernel": kernel}
+        content |= {"package": {"pause_at": pause_at}, "chips": [{"present": True}, {"present": True}]}
         self.path("var/lib/npu-sim/state.json").write_text(json.dumps(content))
 
     def add(self, package: Path, name=None):

@@ -117,9 +117,25 @@ def test_path_that_ends_in_the_version_folder(toolkit, sandbox):
     assert record(sandbox, f"{TOP}/cann/share/info/runtime/ascend_install.info")["Runtime_Install_Path_Param"] == TOP
 
 
-def test_nnrt_by_whitelist(toolkit, sandbox):
+def test_nnrt_by_whitelist(build, toolkit, sandbox):
     assert sandbox.run(f"{toolkit} --install --quiet --whitelist=nnrt").returncode == 0
     assert sandbox.run(f"cat {TOP}/cann/*/install.conf").stdout == "whitelist=nnrt\n"
+    assert not sandbox.exists(f"{TOP}/cann/compiler")
+    # An upgrade does not make a toolkit of it.
+    newer = sandbox.add(build("cann_toolkit", "--cann", "8.5.2"))
+    assert sandbox.run(f"{newer} --upgrade --quiet").returncode == 0
+    assert sandbox.run(f"cat {TOP}/cann/*/install.conf").stdout == "whitelist=nnrt\n"
+    assert not sandbox.exists(f"{TOP}/cann/compiler")
+
+
+def test_versions_lie_side_by_side_and_the_link_goes_to_the_last(build, toolkit, sandbox):
+    newer = sandbox.add(build("cann_toolkit", "--cann", "8.5.2"))
+    old = sandbox.add(build("cann_toolkit", "--cann", "8.3.RC1"))
+    for package in (newer, toolkit, old):
+        assert sandbox.run(f"{package} --install --quiet").returncode == 0
+    versions = sandbox.run(f"grep -h ^version= {TOP}/cann-*/*-linux/*.info {TOP}/ascend-toolkit/8*/*-linux/*.info").stdout.split()
+    assert versions == ["version=8.5.0", "version=8.5.2", "version=8.3.RC1"]
+    assert sandbox.run(f"readlink {TOP}/cann").stdout == "cann-8.5.0\n"
 
 
 def test_layout_before_8_5(build, sandbox):
@@ -130,17 +146,47 @@ def test_layout_before_8_5(build, sandbox):
     assert record(sandbox, f"{TOP}/ascend-toolkit/8.3.RC1/opp_kernel/version.info") == {"Version": "8.3.RC1"}
 
 
-@pytest.mark.parametrize("stage, there", [("before-payload", False), ("after-payload", True)])
-def test_hang_then_repair(build, toolkit, sandbox, stage, there):
-    package = sandbox.add(build("cann_toolkit", "--mode", "hang", "--hang-at", stage), name="hang.run")
+def test_hang_then_install(build, toolkit, sandbox):
+    package = sandbox.add(build("cann_toolkit", "--mode", "hang", "--hang-at", "before-payload"), name="hang.run")
     sandbox.run(
         f"setsid -f bash -c 'echo $$ > /tmp/pid; exec {package} --install --quiet' >/dev/null 2>&1; sleep 2; kill -9 -$(cat /tmp/pid)"
     )
-    assert sandbox.exists(f"{TOP}/cann/share/info/runtime/ascend_install.info") == there
-    assert not sandbox.exists(f"{TOP}/cann/share/info/runtime/version.info")
-    assert not sandbox.exists(f"{TOP}/cann/x86_64-linux/ascend_toolkit_install.info")
+    assert not sandbox.exists(f"{TOP}/cann-8.5.0")
+    assert sandbox.run(f"{toolkit} --install --quiet").returncode == 0
+
+
+def break_in(build, sandbox, stage):
+    package = sandbox.add(build("cann_toolkit", "--mode", "breaks", "--hang-at", stage), name="breaks.run")
+    done = sandbox.run(f"{package} --install --quiet")
+    assert done.returncode == 1 and "install failed, please retry after uninstall!" in done.stdout
+    assert sandbox.exists(f"{TOP}/cann-8.5.0/share/info/runtime/ascend_install.info")
+    assert not sandbox.exists(f"{TOP}/cann-8.5.0/share/info/runtime/version.info")
+    assert not sandbox.exists(f"{TOP}/cann-8.5.0/x86_64-linux/ascend_toolkit_install.info")
+
+
+def test_broken_in_the_copy_stage(build, toolkit, sandbox):
+    break_in(build, sandbox, "before-payload")
+    done = sandbox.run(f"{toolkit} --uninstall")
+    assert done.returncode == 0 and "run_runtime_uninstall.sh not found" in done.stdout
+    assert sandbox.exists(f"{TOP}/cann-8.5.0/share/info/runtime/ascend_install.info")
     assert sandbox.run(f"{toolkit} --install --quiet").returncode == 0
     assert sandbox.exists(f"{TOP}/cann/x86_64-linux/ascend_toolkit_install.info")
+
+
+@pytest.mark.parametrize("words", ["--uninstall", "--install --quiet"])
+def test_broken_after_the_copy_only_removing_the_folder_helps(build, toolkit, sandbox, words):
+    break_in(build, sandbox, "after-payload")
+    done = sandbox.run(f"{toolkit} {words}")
+    assert done.returncode == 1 and "package uninstall failed" in done.stdout
+    assert sandbox.run(f"rm -rf {TOP}/cann-8.5.0; {toolkit} --install --quiet").returncode == 0
+
+
+def test_nnrt_has_a_package_of_its_own_before_8_5(build, sandbox):
+    nnrt = sandbox.add(build("cann_nnrt", "--cann", "8.3.RC1"))
+    assert sandbox.run(f"{nnrt} --install --quiet").returncode == 0
+    assert record(sandbox, f"{TOP}/nnrt/latest/x86_64-linux/ascend_nnrt_install.info")["version"] == "8.3.RC1"
+    assert sandbox.run(f"bash -c '. {TOP}/nnrt/set_env.sh; echo $ASCEND_HOME_PATH'").stdout == f"{TOP}/nnrt/latest\n"
+    assert sandbox.run(f"{nnrt} --uninstall").returncode == 0 and not sandbox.exists(f"{TOP}/nnrt/latest")
 
 
 def test_nothing_mode(build, sandbox):

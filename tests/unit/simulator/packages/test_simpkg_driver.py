@@ -169,6 +169,9 @@ def test_nodes_never_appear(driver, sandbox):
     assert time.monotonic() - begin > 0.695
     assert done.returncode == 2 and "some chips not ready" in done.stdout and "Reboot needed" in done.stdout
     assert sandbox.info()["Driver_Install_Status"] == "complete" and version(sandbox) == "25.5.0"
+    sandbox.path("var/lib/npu-sim/state.json").write_text('{"time_scale": 0.01, "npu_nodes_appear": false}')
+    done = sandbox.run(f"{driver} {FULL}; pgrep -fc steps.sh")
+    assert done.stdout.splitlines()[-1] == "1"
 
 
 def test_force_leaves_the_modules_alone(driver, sandbox):
@@ -246,12 +249,39 @@ def test_firmware_relation_is_a_warning_with_quiet_and_a_question_without(build,
 def test_the_guard_of_the_installed_driver_kills_the_run_file(build, driver, sandbox):
     older = sandbox.add(build("driver", "--driver", "24.1.rc3"))
     sandbox.run(f"{driver} {FULL}")
-    sandbox.state(flash_least_driver="24.1.0")
+    # 236 is what a board may ask for that needs 24.1.rc3; 237 needs 24.1.rc4 (version_cap.map of the vendor)
+    sandbox.state(hw_base_version=236)
+    assert sandbox.run(f"{older} --upgrade --quiet").returncode == 0
+    assert sandbox.run(f"{driver} --upgrade --quiet").returncode == 0
+    sandbox.state(hw_base_version=237)
     done = sandbox.run(f"{older} --upgrade --quiet; echo rc=$?; ls /root | grep selfgz")
     assert "Version check does not match" in done.stdout and "Driver upgrade failed" in done.stdout and "rc=137" in done.stdout
     assert "selfgz" not in done.stdout
     assert version(sandbox) == "25.5.0"
     assert " failed;" in sandbox.text("var/log/ascend_seclog/operation.log").splitlines()[-1]
+
+
+def test_a_virtual_machine_has_no_hot_reset(build, driver, sandbox):
+    sandbox.state(virtual=True)
+    assert sandbox.run(f"{driver} {FULL}").returncode == 0
+    done = sandbox.run(f"{sandbox.add(build('driver', '--driver', '25.5.2'))} --upgrade --quiet")
+    assert done.returncode == 2 and "Reboot needed" in done.stdout
+    assert sandbox.run("cat /sys/module/drv_pcie_host/version").stdout == "25.5.0\n"
+    assert "Reboot needed for uninstallation" in sandbox.run(f"{driver} --uninstall").stdout
+
+
+def test_an_all_in_one_record_ends_with_0(driver, sandbox):
+    done = sandbox.run(f"touch /etc/HiAI_install.info; {driver} {FULL}")
+    assert done.returncode == 0 and "0x0094" in done.stdout and not sandbox.exists("/usr/local/Ascend")
+
+
+def test_error_text_with_0(build, driver, sandbox):
+    sandbox.run(f"{driver} {FULL}")
+    before = sandbox.run("cat /etc/ascend_install.info; find /usr/local/Ascend | sort").stdout
+    for component, word in (("driver", "--full"), ("firmware", "--full"), ("cann_toolkit", "--install"), ("docker_runtime", "--install")):
+        done = sandbox.run(f"{sandbox.add(build(component, '--mode', 'error-text'))} {word} --quiet")
+        assert done.returncode == 0 and "ERROR" in done.stdout
+    assert sandbox.run("cat /etc/ascend_install.info; find /usr/local/Ascend | sort").stdout == before
 
 
 def test_nothing_mode_lies(build, sandbox):

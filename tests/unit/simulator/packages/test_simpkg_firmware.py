@@ -33,10 +33,29 @@ def test_needs_a_running_driver(firmware, sandbox, with_driver):
     assert "Firmware_Install_Type" not in sandbox.info()
 
 
+def test_a_virtual_machine_is_refused(firmware, sandbox, with_driver):
+    sandbox.state(virtual=True)
+    done = sandbox.run(f"{firmware} {FULL}")
+    assert done.returncode == 1 and "not a physical-machine" in done.stdout and flash(sandbox) == ""
+
+
+def test_upgrade_tool(sandbox, with_driver):
+    tool = "/usr/local/Ascend/driver/tools/upgrade-tool --device_index -1"
+    sandbox.state(hw_base_version=235)
+    # The vendor's own scripts cut the lines like this.
+    cut = """grep '{"device_id"' | awk -F'"' '{print $5}' | awk -F'}|,|:' '{print $2}' | sort -nr | head -n1"""
+    assert sandbox.run(f"{tool} --hw_base_version | {cut}").stdout == "235\n"
+    assert sandbox.run(f"{tool} --phymachflag").returncode == 0
+    sandbox.state(virtual=True)
+    assert sandbox.run(f"{tool} --phymachflag").returncode == 2
+    assert sandbox.run(f"rm /dev/davinci_manager; {tool} --hw_base_version").returncode == 1
+    assert "235,24.1.rc2\n" in sandbox.run("cat /usr/local/Ascend/driver/script/version_cap.map").stdout
+
+
 def test_install(firmware, sandbox, with_driver):
     done = sandbox.run(f"{firmware} {FULL}")
     assert done.returncode == 0
-    assert "The firmware of [1] chips are successfully upgraded." in done.stdout
+    assert "The firmware of [2] chips are successfully upgraded." in done.stdout
     assert "Reboot now or after driver installation for the installation/upgrade to take effect." in done.stdout
     assert "[Firmware]" in done.stdout
     assert flash(sandbox) == "7.8.0.5.216"

@@ -25,6 +25,10 @@ def options(*words):
         ("driver", ["--family", "a3", "--driver", "25.0.rc1.3"], "Atlas-A3-hdk-npu-driver_25.0.rc1.3_linux-x86-64.run"),
         ("driver", ["--mode", "wrong-family"], "Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run"),
         ("cann_kernels", ["--cann", "8.3.RC1"], "Ascend-cann-kernels-910b_8.3.RC1_linux-x86_64.run"),
+        ("cann_nnrt", ["--cann", "8.3.RC1"], "Ascend-cann-nnrt_8.3.RC1_linux-x86_64.run"),
+        ("firmware", ["--release", "a3-26.0.rc1"], "Atlas-A3-hdk-npu-firmware_9.0.0.0.205.run"),
+        ("driver", ["--release", "310p-25.2.0", "--arch", "aarch64"], "Ascend-hdk-310p-npu-driver_25.2.0_linux-aarch64.run"),
+        ("driver", ["--release", "310b-25.0.rc1"], "Ascend-hdk-310b-npu-driver_25.0.rc1.1_linux-x86-64.run"),
         ("cann_kernels", ["--cann", "8.0.RC2"], "Ascend-cann-kernels-910b_8.0.RC2_linux.run"),
         ("cann_kernels", ["--cann", "8.3.RC1", "--family", "a3"], "Atlas-A3-cann-kernels_8.3.RC1_linux-x86_64.run"),
         ("cann_kernels", ["--family", "a5"], "Ascend-cann-950-ops_8.5.0_linux-x86_64.run"),
@@ -33,6 +37,23 @@ def options(*words):
 )
 def test_file_names(component, words, name):
     assert tables.file_name(component, options(*words)) == name
+
+
+# (firmware, driver, CANN, Docker Runtime), from the vendor's release sets and three or more sources each, but A3 26.0.rc1: one note.
+@pytest.mark.parametrize("name, row", [
+    ("a2-24.1.0", ("7.5.0.2.220", "24.1.0", "8.0.0", "6.0.0")), ("a2-25.0.rc1", ("7.7.0.1.231", "25.0.rc1.1", "8.1.RC1", "7.0.RC1")),
+    ("a3-25.0.rc1", ("7.7.0.3.228", "25.0.rc1.3", "8.1.RC1", "7.0.RC1")), ("310p-25.2.0", ("7.7.0.6.236", "25.2.0", "8.2.RC1", "7.1.RC1")),
+    ("a3-25.3.rc1", ("7.8.0.2.212", "25.3.rc1.2", "8.3.RC2", "7.2.RC1")), ("a3-25.5.0", ("7.8.0.5.216", "25.5.0", "8.5.0", "7.3.0")),
+    ("310p-25.5.2", ("7.8.0.7.220", "25.5.2", "8.5.2", "7.3.2")), ("a3-26.0.rc1", ("9.0.0.0.205", "26.0.rc1", "9.0.0", "26.0.0")),
+])  # fmt: skip
+def test_releases(name, row):
+    release = tables.RELEASES[name]
+    assert (release["firmware"], release["driver"], release["cann"], release["runtime"]) == row
+    assert name.startswith(release["family"] + "-")
+
+
+def test_no_release_without_a_known_firmware():
+    assert not {"a2-26.0.rc1", "310p-26.0.rc1", "a3-25.5.2", "310b-25.5.0"} & set(tables.RELEASES)
 
 
 def test_driver_version_info_has_the_measured_keys_in_their_order():

@@ -2,8 +2,11 @@
 """The self-extracting layer: "driver package, measured", sections 1-3. Nothing here lets an inner script run on this machine."""
 
 import hashlib
+import io
 import os
+import re
 import subprocess
+import tarfile
 
 import pytest
 
@@ -105,3 +108,26 @@ def test_sums_and_reproducible_build(build, tmp_path):
 
 def test_padding_gives_a_size(build):
     assert build("firmware", "--padding-kib", "300").stat().st_size - build("firmware").stat().st_size > 300 * 1024
+
+
+@pytest.mark.parametrize("component, member, key", [
+    ("driver", "./driver/version.info", "Version=25.5.0"), ("firmware", "./firmware/version.info", "package_version=25.5.0"),
+    ("cann_toolkit", "./version.info", "Version=8.5.0"), ("cann_kernels", "./version.info", "Version=8.5.0"),
+    ("docker_runtime", "./version.info", "Version=7.3.0"),
+])  # fmt: skip
+def test_the_version_can_be_read_without_running_the_package(build, component, member, key):
+    """Header of SKIP lines, then a gzip'ed tar: what a scan of the depot looks at."""
+    data = build(component).read_bytes()
+    skip = int(re.search(rb"^skip=(\d+)$", data, re.MULTILINE).group(1))
+    payload = data.split(b"\n", skip)[-1]
+    with tarfile.open(fileobj=io.BytesIO(payload), mode="r:gz") as archive:
+        assert f"{key}\n" in archive.extractfile(member).read().decode()
+
+
+def test_the_tool_says_the_version_of_its_package(build, tmp_path):
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "libdcmi.so").write_bytes(b"x")
+    (tmp_path / "driver" / "npu-smi").write_text('TOOL_VERSION = "@NPU_SMI_VERSION@"\n')
+    package = build("driver", "--driver", "25.3.rc1", "--payload", str(tmp_path))
+    done = run(package, "--tar", "-xO", "./driver/tools/npu-smi")
+    assert done.stdout == 'TOOL_VERSION = "25.3.rc1"\n', done.stderr

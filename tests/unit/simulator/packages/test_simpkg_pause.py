@@ -65,7 +65,7 @@ def test_firmware_half_of_the_chips(build, sandbox):
         f"{before + calls} {rest}" for calls, rest in ((0, ""), (0, ""), (1, ""), (2, ""), (2, ""), (2, "v"), (2, "vr"), (2, "vr"))
     ]
     assert sandbox.text("var/lib/npu-sim/calls").splitlines()[-2:] == [
-        "flash-firmware 7.8.0.5.216 --count 0", "flash-firmware 7.8.0.5.216",
+        "flash-firmware 7.8.0.5.216 --count 1", "flash-firmware 7.8.0.5.216",
     ]  # fmt: skip
 
 
