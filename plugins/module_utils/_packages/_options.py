@@ -10,6 +10,7 @@ name them: an unknown word makes the packages print their help and do nothing.
 import re
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 DEFAULT_PATH = "/usr/local/Ascend"
@@ -17,7 +18,6 @@ DEFAULT_USER = "HwHiAiUser"
 # From here on the Docker Runtime asks for its licence on standard input (mind-cluster v26.1.0).
 LICENCE_PROMPT = "26.1.0"
 
-_CANN = ("cann_toolkit", "cann_kernels", "cann_nnrt", "nnal")
 _QUIET = "--quiet"
 
 
@@ -32,8 +32,8 @@ def install_command(component, action, wish, record, words=None):
     elif component == "firmware":
         # The vendor's deployer calls it without --install-for-all.
         options, optional = [_upgrade_or(action, "--full"), _QUIET], []
-    elif component in _CANN:
-        options, optional = _cann(component, action, wish)
+    elif component in _cann_rules.COMPONENTS:
+        options, optional = _cann(component, wish, record)
     elif component == "docker_runtime":
         options, optional = _docker_runtime(action, wish)
     else:
@@ -53,25 +53,27 @@ def _driver(action, wish, record):
     # --full without it drops for-all silently, so a recorded one is given again. The SoC script does not know it.
     if (wish["install_for_all"] or record.get("for_all")) and not wish.get("soc"):
         options.append("--install-for-all")
-    if record.get("install_path"):
-        # Over remains: the path stays where it was, and the user must be the recorded one.
-        return options, []
-    if wish["install_path"] != DEFAULT_PATH:
+    if not record.get("install_path") and wish["install_path"] != DEFAULT_PATH:
+        # Over remains the path stays where it was.
         options.append("--install-path=%s" % wish["install_path"])
-    if (wish["username"], wish["usergroup"]) != (DEFAULT_USER, DEFAULT_USER):
-        options += ["--install-username=%s" % wish["username"], "--install-usergroup=%s" % wish["usergroup"]]
+    # The user must be the recorded one (0x0095), and without these words the package takes its own.
+    user = record.get("username") or wish["username"]
+    group = record.get("usergroup") or (user if record.get("username") else wish["usergroup"])
+    if (user, group) != (DEFAULT_USER, DEFAULT_USER):
+        options += ["--install-username=%s" % user, "--install-usergroup=%s" % group]
     return options, []
 
 
-def _cann(component, action, wish):
-    # Kernels are always installed: their tree is new with each toolkit, and an upgrade needs a predecessor in it.
-    first = "--install" if component == "cann_kernels" else _upgrade_or(action, "--install")
-    options = [first, _QUIET]
-    if wish["install_path"] != DEFAULT_PATH:
-        options.append("--install-path=%s" % wish["install_path"])
-    if component == "cann_nnrt" and compare(wish["version"], "8.5.0.alpha") >= 0:
+def _cann(component, wish, record):
+    # Always installed, never upgraded: an upgrade takes the version before away, and going back to that is then a package again
+    # instead of a link. Kernels, nnal and nnrt by whitelist can not be upgraded at all (CANN install guide; ascend-deployer).
+    options = ["--install", _QUIET]
+    path = record.get("install_path") or wish["install_path"]
+    if path != DEFAULT_PATH:
+        options.append("--install-path=%s" % path)
+    if _cann_rules.package_of(component, wish["version"]) != component:
         options.append("--whitelist=nnrt")
-    return options, ["--install-for-all"] if wish["install_for_all"] and first == "--install" else []
+    return options, ["--install-for-all"] if wish["install_for_all"] else []
 
 
 def _docker_runtime(action, wish):
@@ -115,7 +117,7 @@ def asks_licence(component, version):
 
 def needs_licence(component, version):
     """Return whether a silent installation accepts a licence: CANN's --quiet says so itself (its install guide), a prompt asks for it."""
-    return component in _CANN or asks_licence(component, version)
+    return component in _cann_rules.COMPONENTS or asks_licence(component, version)
 
 
 def _answer(component, version):

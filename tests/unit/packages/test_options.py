@@ -75,7 +75,8 @@ def test_driver_is_never_called_in_a_way_it_refuses():
         ("firmware", "downgrade", {}, FIRMWARE_HELP, "--upgrade --quiet --nox11", None),
         ("firmware", "repair", {}, FIRMWARE_HELP, "--full --quiet --nox11", None),
         ("cann_toolkit", "install", {}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
-        ("cann_toolkit", "upgrade", {}, CANN_HELP, "--upgrade --quiet --nox11", None),
+        # beside the version before, so that going back is a link
+        ("cann_toolkit", "upgrade", {}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
         ("cann_toolkit", "install", {"install_for_all": False}, CANN_HELP, "--install --quiet --nox11", None),
         ("cann_kernels", "upgrade", {}, CANN_HELP, "--install --quiet --nox11 --install-for-all", None),
         ("cann_kernels", "install", {}, CANN_HELP - {"--install-for-all"}, "--install --quiet --nox11", None),

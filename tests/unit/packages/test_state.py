@@ -329,6 +329,7 @@ def test_cann_nnrt_old_and_nnal(observe):
             "/usr/local/Ascend/nnrt/8.0.RC3/x86_64-linux/ascend_nnrt_install.info": toolkit("8.0.RC3", "Ascend-cann-nnrt"),
             "/usr/local/Ascend/nnal/atb/8.0.RC3/version.info": "Ascend-cann-atb Version : 8.0.RC3\nAscend-cann-atb Version Date : x\n",
             "/usr/local/Ascend/nnal/atb/latest": "->8.0.RC3",
+            "/usr/local/Ascend/nnal/atb/set_env.sh": "x",
         },
         LIVE,
     )
