@@ -2,10 +2,10 @@
 # Two commands for a newcomer: `make demo` and `make test`. `make help` lists the rest.
 
 PYTHON := .venv/bin/python
-LANES ?= lint unit sanity old-python collection changelog nodes molecule system
+LANES ?= molecule system crash nodes unit sanity pythons lint collection docs
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help prepare demo demo-down test unit lint bench-site bench-agent test-shared clean
+.PHONY: help prepare demo demo-down test test-all crash-sweep unit lint bench-site bench-agent test-shared clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -22,11 +22,19 @@ demo-down: prepare-python
 test: prepare
 	@$(PYTHON) tests/lanes/run.py $(LANES)
 
+## make test-all     the same in its long forms: every Python and ansible-core, every crash point
+test-all: prepare
+	@$(PYTHON) tests/lanes/run.py --long $(LANES)
+
+## make crash-sweep  kill node, module and installer at every step of install, upgrade and rollback
+crash-sweep: prepare
+	@$(PYTHON) tests/lanes/run.py --long crash
+
 ## make unit         the quick loop: unit tests alone
 unit: prepare-python
 	@$(PYTHON) tests/lanes/run.py unit
 
-## make lint         ruff, yamllint and ansible-lint
+## make lint         ruff, mypy, yamllint and ansible-lint
 lint: prepare-python
 	@$(PYTHON) tests/lanes/run.py lint
 

@@ -7,6 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pythons
 import steps
 
 BIN = Path(sys.executable).parent
@@ -14,30 +15,6 @@ BIN = Path(sys.executable).parent
 # Not part of the collection, so not a concern of ansible-test: shell scripts of the simulator imitate a vendor, a fixture keeps its CRLF.
 # ruff and the unit tests look after these.
 NOT_SHIPPED = ("tests/", "molecule/", ".ci/")
-
-# Node code on the Pythons of nodes. ansible-core 2.16 is the last that manages Python 3.6; it needs a controller Python of 3.10 to 3.12.
-OLD_CORE = "ansible-core==2.16.*"
-OLD_CONTROLLERS = ("3.11", "3.10", "3.12")
-OLD_PYTHONS = ("3.6", "3.7", "3.8", "3.9")
-
-# Unit tests of node code, run on the oldest of them as well. The pip that comes with it would take releases it cannot run, so pip first.
-UNIT_PYTHON = "3.6"
-UNIT_REQUIREMENTS = (("pip==21.3.1",), ("pytest==7.0.*", "hypothesis==6.31.*", "PyYAML==6.0.*"))
-UNIT_TESTS = ("tests/unit/command", "tests/unit/hardware", "tests/unit/packages", "tests/unit/plan/test_gates.py",
-              "tests/unit/engine/test_node_steps.py", "tests/unit/engine/test_observe.py")
-# Where the test itself, not what it tests, needs a newer Python. They are counted as not run.
-UNIT_TOO_NEW = (
-    "tests/unit/hardware/test_npu_info.py",  # runs the controller's side too
-    "tests/unit/hardware/test_npu_smi.py::test_table",  # zip(strict=)
-    "tests/unit/hardware/test_dcmi.py::test_child_stands_alone_as_a_file",  # subprocess.run(capture_output=)
-    "tests/unit/hardware/test_simulator.py",
-    "tests/unit/hardware/test_stands_alone.py",
-    "tests/unit/packages/test_decide.py::test_the_order_of_wishes_does_not_matter",  # reversed(dict.items())
-    "tests/unit/packages/test_fetch.py",  # ThreadingHTTPServer
-    "tests/unit/packages/test_state.py::test_cann_leftovers_of_a_removal",  # dict | dict
-    "tests/unit/packages/test_versions.py",  # itertools.pairwise
-    "tests/unit/command/test_run.py::test_stdin_text",  # pytest 7.0 puts the name of the test, 128 kB here, into the environment
-)
 
 # ansible-lint must have seen at least so many files.
 FEWEST_LINTED = 50
@@ -48,10 +25,11 @@ COLLECTION_ENTRIES = {"MANIFEST.json", "FILES.json", "README.md", "LICENSE", "CH
 
 
 def lint(count):
-    """ruff, yamllint and ansible-lint (profile production) on a clean copy."""
+    """ruff, mypy, yamllint and ansible-lint (profile production) on a clean copy."""
     copy = steps.clean_copy("lint")
     env = steps.environment(ANSIBLE_COLLECTIONS_PATH=steps.BUILD / "lint", ANSIBLE_LOCALHOST_WARNING="false")
     count.step("ruff", [BIN / "ruff", "check", "--no-cache", "."], cwd=copy, env=env)
+    types(count, copy, env)
     count.step("yamllint", [BIN / "yamllint", "--strict", "."], cwd=copy, env=env)
     seen = []
     command = [BIN / "ansible-lint", "--offline", "--profile", "production", "--nocolor"]
@@ -59,6 +37,18 @@ def lint(count):
     looked_at = re.search(r"in (\d+) files processed", " ".join(seen))
     # A tool that finds nothing to look at passes too.
     count.check(looked_at and int(looked_at.group(1)) >= FEWEST_LINTED, "ansible-lint looked at too few files")
+
+
+def types(count, copy, env):
+    """mypy: the plugins by their names in Ansible, the agent as it is packed, with the hardware library inside."""
+    settings = steps.ROOT / "tests/lanes/mypy.ini"
+    packed = steps.BUILD / "agent-types"
+    steps.shutil.rmtree(packed, ignore_errors=True)
+    steps.shutil.copytree(copy / "roles/npu_agent/files/npu_agent", packed / "npu_agent")
+    steps.shutil.copytree(copy / "plugins/module_utils/_hardware", packed / "npu_agent/_hardware")
+    for place, package in ((steps.BUILD / "lint", "ansible_collections/npu/fleet/plugins"), (packed, "npu_agent")):
+        command = [BIN / "mypy", "--config-file", settings, "--cache-dir", steps.BUILD / "mypy-cache" / place.name, package]
+        count.step(f"mypy {package}", command, cwd=place, env={**env, "MYPYPATH": str(place)})
 
 
 def unit(count):
@@ -73,41 +63,25 @@ def sanity(count):
     steps.bootstrap_pip()
     command = [BIN / "ansible-test", "sanity", "--local", "--python", steps.PYTHON, "--color", "no"]
     count.sanity(command, cwd=copy)
+    if count.long:
+        for core in pythons.CORES:
+            python = pythons.core_environment(count, core)
+            if python:
+                version = pythons.version_of(python)
+                command = [python.parent / "ansible-test", "sanity", "--local", "--python", version, "--color", "no"]
+                path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+                count.sanity(command, cwd=copy, env=steps.environment(PATH=path))
 
 
-def old_python(count):
-    """Node code compiled, imported and tested on the older Pythons of nodes."""
-    controller = next(filter(None, (steps.interpreter(version) for version in OLD_CONTROLLERS)), None)
-    found = {version: steps.interpreter(version) for version in OLD_PYTHONS}
-    count.not_run += [f"{version} (no interpreter)" for version, path in found.items() if path is None]
-    found = {version: path for version, path in found.items() if path}
-    if controller is None:
-        count.not_run += [f"{version} (no controller Python of {', '.join(sorted(OLD_CONTROLLERS))})" for version in found]
-    elif found:
-        core = steps.virtual_environment("core-2.16", controller, [(OLD_CORE,)])
-        copy = steps.clean_copy("old-python", NOT_SHIPPED)
-        steps.bootstrap_pip()
-        path = os.pathsep.join([str(core.parent), *(str(path.parent) for path in found.values()), os.environ["PATH"]])
-        for version in found:
-            tests = ["--test", "compile", "--test", "import"]
-            command = [core.parent / "ansible-test", "sanity", "--local", "--python", version, "--color", "no", *tests]
-            count.sanity(command, cwd=copy, env=steps.environment(PATH=path))
-        if UNIT_PYTHON in found:
-            old_unit(count, found[UNIT_PYTHON], core)
-
-
-def old_unit(count, python, core):
-    """Unit tests of node code on an old Python, with the module_utils of the ansible-core that is the last to manage it."""
-    packages = steps.BUILD / "module_utils-2.16"
-    packages.mkdir(exist_ok=True)
-    link = packages / "ansible"
-    link.unlink(missing_ok=True)
-    link.symlink_to(next(core.parents[1].glob("lib/python*/site-packages/ansible")))
-    inside = steps.virtual_environment(f"unit-{UNIT_PYTHON}", python, UNIT_REQUIREMENTS)
-    without = [f"--deselect={name}" if "::" in name else f"--ignore={name}" for name in UNIT_TOO_NEW]
-    env = steps.environment(PYTHONPATH=os.pathsep.join([str(steps.linked_tree()), str(packages)]))
-    count.pytest([*UNIT_TESTS, *without], python=inside, env=env)
-    count.not_run.append(f"{len(UNIT_TOO_NEW)} tests or test files on {UNIT_PYTHON} (they need a newer Python themselves)")
+def old_and_new(count):
+    """Node code, controller code and the agent on other Pythons and other releases of ansible-core than this one."""
+    copy = steps.clean_copy("pythons", NOT_SHIPPED)
+    steps.bootstrap_pip()
+    pythons.import_on_targets(count, copy)
+    pythons.node_unit(count)
+    pythons.agent(count)
+    if count.long:
+        pythons.whole_unit(count)
 
 
 def collection(count):
@@ -131,16 +105,45 @@ def collection(count):
     where = {"cwd": installed, "env": env}
     count.step("install", [BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", installed, archives[0]], **where)
     count.step("verify", [BIN / "ansible-galaxy", "collection", "verify", "--offline", "npu.fleet"], **where)
-    for module in sorted(path.stem for path in (steps.ROOT / "plugins/modules").glob("*.py")):
-        count.step(f"ansible-doc {module}", [BIN / "ansible-doc", "-t", "module", f"npu.fleet.{module}"], quiet=True, **where)
-    for playbook in sorted(path.stem for path in (steps.ROOT / "playbooks").glob("*.yml")):
-        command = [BIN / "ansible-playbook", "--syntax-check", "-i", "localhost,", f"npu.fleet.{playbook}"]
-        count.step(f"playbook {playbook}", command, **where)
+    for kind, names in sorted(documented(copy).items()):
+        told = []
+        command = [BIN / "ansible-doc", "-t", kind, *(f"npu.fleet.{name}" for name in names)]
+        count.step(f"ansible-doc -t {kind}", command, quiet=True, look=told.append, **where)
+        for name in names:
+            # It goes on after one it cannot read, and ends well.
+            title = re.compile(rf"> {kind.upper()}:? \S*npu\.fleet\.{name}\b")
+            count.check(any(map(title.match, told)), f"ansible-doc does not tell of {name}")
+    playbooks = sorted(path.stem for path in (copy / "playbooks").glob("*.yml"))
+    command = [BIN / "ansible-playbook", "--syntax-check", "-i", "localhost,", *(f"npu.fleet.{name}" for name in playbooks)]
+    count.step("playbooks", command, **where)
+    folder = steps.BUILD / "installed-host"
+    steps.shutil.rmtree(folder, ignore_errors=True)
+    command = [BIN / "ansible-playbook", "-i", "localhost,", steps.ROOT / "tests/lanes/installed.yml", "-e", f"folder={folder}"]
+    count.step("run a module and filters", [*command, "-e", f"ansible_python_interpreter={sys.executable}"], **where)
+    command = [BIN / "ansible-playbook", "-i", "localhost,", "-c", "local", "--check", "npu.fleet.site", "-e", "npu_fleet_hosts=all"]
+    count.step("run the playbook site, without an NPU or without effect", command, **where)
 
 
-def changelog(count):
-    """antsibull-changelog lint."""
-    count.step("changelog", [BIN / "antsibull-changelog", "lint"], cwd=steps.clean_copy("changelog"))
+def documented(root):
+    """{kind: names} of everything that ansible-doc can tell of this collection."""
+    found = {kind: {path.stem for path in (root / "plugins" / folder).glob("[!_]*.py")}
+             for kind, folder in (("module", "modules"), ("lookup", "lookup"), ("callback", "callback"))
+             if (root / "plugins" / folder).exists()}
+    found["filter"] = {path.stem for path in (root / "plugins/filter").glob("*.yml")}
+    found["role"] = {path.name for path in (root / "roles").iterdir() if path.is_dir()}
+    return {kind: sorted(names) for kind, names in found.items()}
+
+
+def docs(count):
+    """antsibull: changelog and documentation of all plugins and roles."""
+    copy = steps.clean_copy("docs")
+    count.step("changelog", [BIN / "antsibull-changelog", "lint"], cwd=copy)
+    # A default that is a template is right for Ansible; antsibull-docs takes it for a wrong dict or list.
+    for path in copy.glob("roles/*/meta/argument_specs.yml"):
+        path.write_text(re.sub(r'^ +default: "\{\{.*\}\}"\n', "", path.read_text(), flags=re.MULTILINE))
+    command = [BIN / "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs", "self"]
+    env = steps.environment(ANSIBLE_COLLECTIONS_PATH=steps.BUILD / "docs")
+    count.step("documentation", [*command, "--check-extra-docs-refs", "."], cwd=copy, env=env)
 
 
 def nodes(count):
@@ -155,6 +158,15 @@ def molecule(count):
         count.step(f"molecule {scenario}", [BIN / "molecule", "test", "--scenario-name", scenario], env=env)
 
 
+def crash(count):
+    """Node, module and installer killed at every step of the journal; each time one run must end in the new or the old state."""
+    command = [sys.executable, steps.ROOT / "tests/crash/sweep.py", *([] if count.long else ["--short"])]
+    swept = []
+    count.step("crash sweep", command, env=steps.environment(PYTHONPATH=steps.linked_tree()), look=swept.append)
+    points = [int(found.group(1)) for found in (re.match(r"swept (\d+) crash points", line) for line in swept) if found]
+    count.check(points and min(points) > 0, "the sweep did not say that it swept any crash point")
+
+
 def system(count):
     """Bad input through the playbook that users run, on real nodes."""
     count.pytest(["tests/system"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
@@ -165,5 +177,8 @@ def shared(count):
     count.pytest(["tests/shared"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
 
 
-LANES = {"lint": lint, "unit": unit, "sanity": sanity, "old-python": old_python, "collection": collection, "changelog": changelog,
-         "nodes": nodes, "molecule": molecule, "system": system, "shared": shared}
+LANES = {"lint": lint, "unit": unit, "sanity": sanity, "pythons": old_and_new, "collection": collection, "docs": docs,
+         "nodes": nodes, "molecule": molecule, "crash": crash, "system": system, "shared": shared}
+
+# Lanes that boot nodes wait for them most of the time; the others compute. One of each kind runs at a time.
+BOOTING = ("nodes", "molecule", "crash", "system")

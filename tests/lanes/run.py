@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run lanes of tests, one after the other even if one fails: `python tests/lanes/run.py LANE...`. Without a name it lists them."""
+"""Run lanes of tests: `python tests/lanes/run.py [--long] LANE...`. Without a name it lists them.
 
+One lane shows its output as it comes. Of several, those that boot nodes run beside those that compute, each writes to a file of its own,
+and that of a lane that failed is shown. A lane that fails keeps no other from running.
+"""
+
+import json
+import os
 import sys
 import time
+import traceback
 
 import steps
-from lanes import LANES
+from lanes import BOOTING, LANES
 
 
-def run_lane(name):
+def run_lane(name, long=False):
     """Run one lane; returns what it counted and its seconds."""
     print(f"\n==== {name}: {LANES[name].__doc__.strip()}", flush=True)
-    count, start = steps.Count(), time.monotonic()
+    count, start = steps.Count(long), time.monotonic()
     try:
         LANES[name](count)
     except steps.StepFailed as error:
@@ -32,6 +39,71 @@ def verdict(count):
     return "passed" if count.passed else "not run"
 
 
+class Lane:
+    """One lane in a process of its own, with its output in a file."""
+
+    def __init__(self, name, long):
+        self.name, self.start = name, time.monotonic()
+        folder = steps.BUILD / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log, self.answer = folder / f"{name}.log", folder / f"{name}.json"
+        self.answer.unlink(missing_ok=True)
+        print(f"==== {name} started, writes to {os.path.relpath(self.log, steps.ROOT)}", flush=True)
+        self.pid = os.fork()
+        if not self.pid:
+            self._be_the_lane(long)
+
+    def _be_the_lane(self, long):
+        """Never returns: nothing of the parent may be done twice."""
+        try:
+            output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)
+            count, seconds = run_lane(self.name, long)
+            found = {"passed": count.passed, "failed": count.failed, "not_run": count.not_run, "seconds": seconds}
+            self.answer.write_text(json.dumps(found))
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def ended(self):
+        """What it counted and its seconds, None while it runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        count, seconds = steps.Count(), time.monotonic() - self.start
+        if self.answer.exists():
+            found = json.loads(self.answer.read_text())
+            count.passed, count.failed, count.not_run, seconds = (found[key] for key in ("passed", "failed", "not_run", "seconds"))
+        if (status or not self.answer.exists()) and not count.failed:
+            count.failed = 1  # it died
+        if count.failed:
+            print(f"\n==== output of {self.name} ====\n{self.log.read_text(errors='replace')}\n==== end of {self.name} ====\n", flush=True)
+        print(f"==== {self.name}: {verdict(count)} in {seconds:.0f} s", flush=True)
+        return count, seconds
+
+
+def side_by_side(names, long):
+    """Run lanes, one of each kind at a time; {name: (count, seconds)} in the order of the names."""
+    waiting = [[name for name in names if (name in BOOTING) is booting] for booting in (True, False)]
+    running, results = {}, {}
+    while running or any(waiting):
+        for side, queue in enumerate(waiting):
+            if side not in running and queue:
+                running[side] = Lane(queue.pop(0), long)
+        for side, lane in list(running.items()):
+            result = lane.ended()
+            if result:
+                results[lane.name] = result
+                del running[side]
+        time.sleep(0.1)
+    return {name: results[name] for name in names}
+
+
 def table(results):
     """Return the lines of the summary."""
     rows = [("lane", "verdict", "passed", "failed", "seconds", "not run here")]
@@ -41,17 +113,19 @@ def table(results):
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def main(names):
+def main(arguments):
+    long, names = "--long" in arguments, list(dict.fromkeys(word for word in arguments if word != "--long"))
     unknown = [name for name in names if name not in LANES]
     if unknown or not names:
         print("\n".join(f"{name:11} {lane.__doc__.strip()}" for name, lane in LANES.items()))
         if unknown:
             print(f"no such lane: {', '.join(unknown)}", file=sys.stderr)
         return 2
-    results = {name: run_lane(name) for name in dict.fromkeys(names)}
+    start = time.monotonic()
+    results = {name: run_lane(name, long) for name in names} if len(names) == 1 else side_by_side(names, long)
     print("\n" + "\n".join(table(results)))
     passed, failed = (sum(getattr(count, what) for count, _ in results.values()) for what in ("passed", "failed"))
-    print(f"\n{passed} passed, {failed} failed", flush=True)
+    print(f"\n{time.monotonic() - start:.0f} s in all\n{passed} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 
 

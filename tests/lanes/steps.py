@@ -106,7 +106,8 @@ def run(command, cwd=ROOT, env=None, look=None, quiet=False):
 class Count:
     """Numbers of a lane: what passed, what failed, what could not be run here."""
 
-    def __init__(self):
+    def __init__(self, long=False):
+        self.long = long
         self.passed = 0
         self.failed = 0
         self.not_run = []

@@ -2,8 +2,10 @@
 """The driver of the lanes counts honestly: nothing that was not run passes, and each failure is seen at the end."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ LANES = Path(__file__).resolve().parents[2] / "lanes"
 sys.path.insert(0, str(LANES))
 
 import lanes
+import pythons
 import run
 import steps
 
@@ -69,13 +72,22 @@ def test_ansible_test_is_counted_by_its_tests(build, tmp_path, code, lines, expe
     assert counted(count) == expected
 
 
-def test_a_missing_interpreter_is_told_and_does_not_pass(build, monkeypatch, capsys):
+@pytest.mark.parametrize("long", [False, True])
+def test_a_missing_interpreter_is_told_and_does_not_pass(build, monkeypatch, capsys, long):
     monkeypatch.setattr(steps, "interpreter", lambda version: None)
-    count, _ = run.run_lane("old-python")
+    count, _ = run.run_lane("pythons", long)
     assert counted(count) == (0, 0)
     assert run.verdict(count) == "not run"
-    assert "not run here: 3.6 (no interpreter)" in capsys.readouterr().out
-    assert "3.6 (no interpreter)" in run.table({"old-python": (count, 1.0)})[1]
+    assert "not run here: the agent on Python 3.9 (no interpreter)" in capsys.readouterr().out
+    assert "ansible-core 2.16 (no controller Python of 3.11, 3.10, 3.12)" in run.table({"pythons": (count, 1.0)})[1]
+    assert any("2.19" in words for words in count.not_run) is long
+
+
+def test_short_forms_are_part_of_the_long_ones():
+    assert all(set(targets) <= set(pythons.CORES[core][1]) for core, targets in pythons.SHORT.items())
+    assert set(pythons.NODE_UNIT_SHORT) <= set(pythons.NODE_UNIT)
+    assert set(pythons.AGENT_TESTS_SHORT) <= set(pythons.AGENT_TESTS)
+    assert {python for _, targets in pythons.CORES.values() for python in targets} >= {f"3.{minor}" for minor in range(6, 14)}
 
 
 def test_interpreters_are_asked_for_their_version(monkeypatch, tmp_path):
@@ -98,22 +110,71 @@ def test_a_lane_that_does_nothing_fails(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("\n0 passed, 1 failed\n")
 
 
-def test_all_lanes_run_and_the_sum_is_the_last_line(monkeypatch, capsys):
-    def good(count):
-        """Good."""
-        count.passed += 2
+def good(count):
+    """Good."""
+    print("good is at work")
+    count.passed += 2
+    count.not_run.append("a thing")
 
-    def bad(count):
-        """Bad."""
-        raise steps.StepFailed("broken")
 
-    monkeypatch.setattr(run, "LANES", {"bad": bad, "good": good})
-    assert run.main(["bad", "good"]) == 1
+def bad(count):
+    """Bad."""
+    print("bad is at work")
+    raise steps.StepFailed("broken")
+
+
+def dead(count):
+    """Dead."""
+    os._exit(0)
+
+
+def wrong(count):
+    """Wrong."""
+    print("wrong is at work")
+    raise ValueError("of the lane itself")
+
+
+def test_all_lanes_run_and_the_sum_is_the_last_line(build, monkeypatch, capsys):
+    monkeypatch.setattr(run, "LANES", {"bad": bad, "good": good, "dead": dead, "wrong": wrong})
+    assert run.main(["bad", "good", "dead", "wrong"]) == 1
     output = capsys.readouterr().out
     assert "==== bad: failed" in output
     assert "==== good: passed" in output
-    assert output.endswith("\n2 passed, 1 failed\n")
+    assert re.search("good +passed +2 +0 +0 +a thing", output)
+    assert output.endswith("\n2 passed, 3 failed\n")
+    # The output of lanes that passed stays in their files.
+    assert "bad is at work" in output and "wrong is at work" in output and "of the lane itself" in output
+    assert "good is at work" not in output
+    assert "good is at work" in (build / "logs/good.log").read_text()
     assert run.main(["good"]) == 0
+    assert "good is at work" in capsys.readouterr().out
+
+
+def test_a_booting_lane_runs_beside_a_computing_one(build, monkeypatch, tmp_path):
+    def lane(mine, other):
+        def meet(count):
+            """Meet."""
+            (tmp_path / mine).touch()
+            deadline = time.monotonic() + 30
+            while not (tmp_path / other).exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            count.check((tmp_path / other).exists(), f"{other} did not come")
+        return meet
+
+    monkeypatch.setattr(run, "LANES", {"boots": lane("a", "b"), "computes": lane("b", "a")})
+    monkeypatch.setattr(run, "BOOTING", ("boots",))
+    assert run.main(["boots", "computes"]) == 0
+
+
+def test_the_long_form_reaches_the_lane(build, monkeypatch, capsys):
+    def long(count):
+        """Long."""
+        count.check(count.long, "short")
+
+    monkeypatch.setattr(run, "LANES", {"long": long, "good": good})
+    assert run.main(["long"]) == 1
+    assert run.main(["--long", "long"]) == 0
+    assert run.main(["--long", "long", "good"]) == 0
 
 
 def test_unknown_lanes_are_refused(capsys):
