@@ -28,6 +28,9 @@ class Call(object):
     def check(self, step, observed):
         """Raise FleetError for what forbids the call and is known before the package is fetched."""
         wish = self._wish
+        if not wish.src:
+            message = "%s %s has to be installed (%s), and no package was given." % (wish.component, wish.version, step["reason"])
+            raise FleetError(message, "package_missing", "prepare", object=wish.component, hint="Give src and sha256 of its package.")
         if _options.needs_licence(wish.component, wish.version) and not wish.accept_licence:
             message = "Installing %s %s accepts its licence, and nobody has agreed to that." % (wish.component, wish.version)
             hint = "Read it, then set npu_fleet_accept_licence: true (accept_licence of this module)."

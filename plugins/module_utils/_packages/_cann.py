@@ -44,7 +44,7 @@ def observe(files, base):
     }
     for component in found.values():
         component["record"].update(base=base, install_path=recorded)
-    environment.judge(files, base, found)
+    environment.judge(files, found)
     return found
 
 

@@ -24,14 +24,14 @@ _PROBE = "/npu-fleet-probe"
 _SOURCE = 'files=("$@"); set --; set +eu; for file in "${files[@]}"; do . "$file" >/dev/null 2>&1 </dev/null; done; exec env -0'
 
 
-def judge(files, base, found):
+def judge(files, found):
     """Note on the component that the environment hangs on what is wrong with its files."""
-    wanted = sources(files, base, found)
+    wanted = sources(files, found)
     if wanted:
         found[wanted[0][0]]["record"]["unsettled"] += problems(files, wanted)
 
 
-def sources(files, base, found):
+def sources(files, found):
     """Return (component, version, path of its set_env.sh) in the order to source them: toolkit, or nnrt without one, then nnal."""
     wanted = []
     main = [name for name in ("cann_toolkit", "cann_nnrt") if found[name]["state"] == "present"][:1]
@@ -56,9 +56,9 @@ def problems(files, wanted):
             if line not in (files.text(path) or "").splitlines()]
 
 
-def write(files, base, found, run):
+def write(files, found, run):
     """Bring both files in line with the versions in force; return whether anything changed. Without any version they go."""
-    wanted = sources(files, base, found)
+    wanted = sources(files, found)
     texts = {PROFILE: None, UNIT_FILE: None}
     if wanted:
         if not problems(files, wanted):

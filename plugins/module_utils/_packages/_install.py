@@ -11,8 +11,9 @@ from collections import namedtuple
 from ansible_collections.npu.fleet.plugins.module_utils import _detached
 from ansible_collections.npu.fleet.plugins.module_utils._command import strip_escapes
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _good, _journal, _progress, _runfile, _verdict
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules, _fetch, _good, _journal, _progress, _runfile, _verdict
 from ansible_collections.npu.fleet.plugins.module_utils._packages._call import Call, WorkFolder, check_path
+from ansible_collections.npu.fleet.plugins.module_utils._packages._cann_apply import Cann
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._units import unit_name
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
@@ -22,7 +23,8 @@ Wish = namedtuple(
     "component version family src mirrors sha256 state allow_downgrade install_path install_for_all username usergroup accept_licence"
     " timeout poll reason keep remote_src staged attach",
 )
-Places = namedtuple("Places", "cache_dir state_dir log_dir run_dir")
+Places = namedtuple("Places", "cache_dir state_dir log_dir run_dir root")
+Places.__new__.__defaults__ = ("/",)
 
 # Flashing must not be broken off: its deadline ends our waiting only.
 _NEVER_KILLED = ("firmware",)
@@ -39,6 +41,7 @@ class Installer(object):
         self._observe = observe
         self._places = places
         self._call = Call(wish, places.cache_dir)
+        self._cann = Cann(wish, places)
         self._unit = unit_name(wish.component)
         self._since = None
         self.result: dict = {
@@ -140,6 +143,8 @@ class Installer(object):
     # --- apply ------------------------------------------------------------------------------------------------------
 
     def _apply(self, step, observed):
+        if step["action"] == _cann_rules.SWITCH:
+            return self._switch()
         removing = step["action"] == "remove"
         if not removing:
             self._call.check(step, observed)
@@ -161,6 +166,7 @@ class Installer(object):
                     if wish.reason is not None:
                         _good.note_reason(self._places.state_dir, wish.reason or None)
                 log = self._log_path()
+                self._cann.before(wanted)
                 self._journal("launched", action=step["action"], log=log, **wanted)
                 vendor = self._run(command, answer, work.path, log)
                 work.keep = vendor.state == "running"
@@ -170,6 +176,16 @@ class Installer(object):
             raise
         self._record(vendor)
         return self._judge(vendor)
+
+    def _switch(self):
+        """Have a version of CANN in force that is there: links and environment, no package."""
+        self.result["changed"] = self._cann.bring_into_force()
+        observed = self._observe()
+        self._journal("switch", version=self._wish.version)
+        _journal.remember(self._places.state_dir, self._wish.component, self._cann.entry())
+        self._finish(observed)
+        self._cann.refuse_unfit(observed)
+        return self.result
 
     def _lacks_file(self, removing):
         wish = self._wish
@@ -209,7 +225,7 @@ class Installer(object):
             self._unit,
             log,
             self._wish.timeout,
-            env={"TMPDIR": folder},
+            env=dict(self._cann.package_environment(), TMPDIR=folder),
             cwd=folder,
             stdin=answer,
             kill_at_deadline=not self._never_killed(),
@@ -224,6 +240,8 @@ class Installer(object):
     def _judge(self, vendor):
         if self.result["running"]:
             return self._finish(self._observe())
+        if self._wish.state == "present":
+            self._cann.bring_into_force()
         observed = self._settled(vendor)
         after = observed["components"][self._wish.component]
         self._finish(observed)
@@ -233,6 +251,10 @@ class Installer(object):
             # The right version was on disk before: that it still is proves nothing.
             good = False
         self._journal("observed", good=good, rc=vendor.rc, state=after["state"], version=after["version"])
+        if good and not removing:
+            self._cann.refuse_unfit(observed)
+        if not good and self.result["step"]["action"] == "repair" and self._cann.remove_broken(self.result["warnings"]):
+            return self._apply(dict(self.result["step"], action="install"), observed)
         if not good:
             version = None if removing else self._wish.version
             log, cache = _tail(vendor.log), self._places.cache_dir

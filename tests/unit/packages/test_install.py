@@ -48,7 +48,7 @@ class Machine:
         self._folder, self._build = folder, build
         self.root = folder / "root"
         self.root.mkdir()
-        self.places = Places(str(folder / "cache"), str(folder / "state"), str(folder / "log"), str(folder / "run"))
+        self.places = Places(str(folder / "cache"), str(folder / "state"), str(folder / "log"), str(folder / "run"), str(self.root))
         self.running = {"driver_loaded": None, "driver_version": None, "firmware_versions": None, "npu_present": True}
         self.family, self.arch = "a2", "x86_64"
         self.looks = 0
