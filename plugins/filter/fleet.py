@@ -9,7 +9,15 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
-from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_labels, _plan_pins, _probe
+from ansible_collections.npu.fleet.plugins.plugin_utils import (
+    _pinned,
+    _plan,
+    _plan_labels,
+    _plan_pins,
+    _probe,
+    _report,
+    _report_page,
+)
 
 
 def _in_words(function):
@@ -32,8 +40,13 @@ def labels(observed):
     return _plan_labels.node_labels_of(observed, resource_of(observed["family"]))
 
 
+def approved_plan(path, node):
+    """The ceiling of a node's run, from the file that npu.fleet.plan wrote."""
+    return _report.approved(_report.read(path), node)
+
+
 class FilterModule:
-    """plan, plan_lines, beyond_ceiling, node_labels, npu_resource, package_source, pinned_components, read_probe."""
+    """The filters of this collection; each has a YAML file of its own name with the documentation."""
 
     def filters(self):
         return {
@@ -43,6 +56,11 @@ class FilterModule:
             "node_labels": labels,
             "npu_resource": resource_of,
             "package_source": _in_words(_plan_pins.package_source),
-            "pinned_components": _in_words(_plan_pins.pinned_components),
+            "pinned_components": _in_words(_pinned.pinned_components),
             "read_probe": _probe.read_probe,
+            "probe_failure": _probe.explain,
+            "plan_report": _report.report,
+            "plan_table": _report.table,
+            "plan_page": _report_page.page,
+            "approved_plan": _in_words(approved_plan),
         }

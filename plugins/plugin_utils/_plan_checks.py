@@ -16,7 +16,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages._options impor
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog
 from ansible_collections.npu.fleet.plugins.plugin_utils._findings import CHIP_COMPONENTS, finding
-from ansible_collections.npu.fleet.plugins.plugin_utils._plan_pins import COMPONENTS_OF, KEY_OF
+from ansible_collections.npu.fleet.plugins.plugin_utils._pinned import COMPONENTS_OF, KEY_OF
 
 #: What an operator of the playbook does about a refusal of `decide`, by its code.
 HINTS = {

@@ -11,17 +11,9 @@ import os.path
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
-from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog
+from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog, _lock
 from ansible_collections.npu.fleet.plugins.plugin_utils._findings import finding
-
-#: Which components one pinned version covers. CANN's operators must equal the toolkit (docs/facts.md, P 0 (12)).
-COMPONENTS_OF = {
-    "driver": ("driver",),
-    "firmware": ("firmware",),
-    "cann": ("cann_toolkit", "cann_kernels"),
-    "docker_runtime": ("docker_runtime",),
-}
-KEY_OF = {component: key for key, components in COMPONENTS_OF.items() for component in components}
+from ansible_collections.npu.fleet.plugins.plugin_utils._pinned import pinned_components
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +28,9 @@ class Pins:
 
     @property
     def components(self):
-        return pinned_components(self.versions)
-
-
-def pinned_components(versions):
-    """{'driver': '25.5.0', 'cann': '8.5.0', ...} -> {component: version}; an unknown key is an error, an empty value is not managed."""
-    unknown = sorted(set(versions) - set(COMPONENTS_OF))
-    if unknown:
-        raise FleetError(
-            f"npu_fleet_versions has the unknown key {', '.join(unknown)}.",
-            code="unknown_component",
-            phase="plan",
-            observed=unknown,
-            hint=f"Allowed keys: {', '.join(COMPONENTS_OF)}.",
-        )
-    return {
-        component: str(versions[key]) for key, components in COMPONENTS_OF.items() if versions.get(key) for component in components
-    }
+        """Versions by component. A lock has each component that the vendor publishes for the family (no operators for the 310)."""
+        pinned = pinned_components(self.versions)
+        return pinned if self.packages is None else {name: version for name, version in pinned.items() if name in self.packages}
 
 
 def pins_of(observed, wanted):
@@ -73,21 +51,19 @@ def pins_of(observed, wanted):
             return _of_lock(lock, observed, release, given, reason)
         return _of_release(observed, release, given, wanted, reason)
     except FleetError as error:
-        if error.code in ("versions_contradict", "lock_unreadable"):
+        if error.code in ("versions_contradict", "lock_missing", "lock_invalid"):
             raise
         return Pins({}, reason=reason, problems=(finding("error", error.code, error.object or "driver", error.message, error.hint or ""),))
 
 
 def _of_lock(lock, observed, release, given, reason):
-    from ansible_collections.npu.fleet.plugins.plugin_utils import _lock  # noqa: PLC0415
-
     lock = _lock.read(lock) if isinstance(lock, str) else lock
     selected = _lock.select(lock, observed["family"], observed["arch"])
-    if release and lock.get("release") and not same(str(release), str(lock["release"])):
-        raise _contradiction("npu_fleet_release", str(release), "the lock", str(lock["release"]))
+    if release and str(release).lower() != str(lock["release"]).lower():
+        raise _contradiction("npu_fleet_release", release, "the lock", lock["release"])
     _agree(selected["versions"], given, "the lock")
     versions = {key: version for key, version in selected["versions"].items() if version}
-    return Pins(versions, selected["packages"], lock.get("release"), reason or lock.get("unlisted_reason"))
+    return Pins(versions, selected["packages"], lock["release"], reason or lock["unlisted_reason"])
 
 
 def _of_release(observed, release, given, wanted, reason):
@@ -176,12 +152,4 @@ def _package(step, observed, sums, pins):
     if pins.packages is None:
         name = file_name(step["component"], step["to"], observed["family"], observed["arch"])
         return {"file": name, "sha256": sums.get(name)}
-    package = pins.packages.get(step["component"])
-    if not package:
-        raise FleetError(
-            f"The lock has no package of {step['component']} for {observed['family']} on {observed['arch']}.",
-            code="lock_incomplete",
-            phase="plan",
-            hint="Put the file into the depot and write the lock again: ansible-playbook npu.fleet.lock",
-        )
-    return {key: package.get(key) for key in ("file", "sha256", "size", "source")}
+    return {key: pins.packages[step["component"]][key] for key in ("file", "sha256", "size", "source")}

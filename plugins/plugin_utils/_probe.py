@@ -37,7 +37,7 @@ def read_probe(text, core_version):
 
     ``problem`` is None, or a sentence for the operator. Lines that are not ``key=value`` (login banners) are ignored.
     """
-    found = dict(re.findall(r"^(os|arch)=(.*?)\r?$", text, re.MULTILINE))
+    found = dict(re.findall(r"^(os|arch|uid)=(.*?)\r?$", text, re.MULTILINE))
     path, version = python_pair(text)
     answer = {
         "os": found.get("os", "unknown"),
@@ -47,6 +47,12 @@ def read_probe(text, core_version):
         "problem": None,
     }
     lowest = lowest_python(core_version)
+    if found.get("uid", "0") != "0":
+        answer["problem"] = (
+            f"Ansible works on this node as uid {found['uid']}, and packages need root. Set ansible_become: true for it (and give -K where "
+            "sudo asks for a password)."
+        )
+        return answer
     if not path:
         answer["problem"] = (
             f"No Python 3 was found on this node ({answer['os']}). Install one, for example `apt-get install python3` or "
@@ -63,3 +69,25 @@ def read_probe(text, core_version):
             "ansible_python_interpreter to its path."
         )
     return answer
+
+
+#: What sudo and Ansible say when nobody may become root, and what an operator does about it.
+_BECOME = (
+    (r"must have a tty",
+     "sudo on this node wants a terminal (requiretty). `Defaults:USER !requiretty` in /etc/sudoers.d lets Ansible work."),
+    (r"[Mm]issing (?:sudo|become) password|password is required|[Ii]ncorrect (?:sudo|become) password|Sorry, try again",
+     "sudo on this node asks for a password. Give the right one with -K, or as ansible_become_password from a vault."),
+    (r"not in the sudoers file|not allowed to (?:execute|run)",
+     "This user may not become root on this node. Give it the right in /etc/sudoers.d, or set another ansible_user."),
+    (r"sudo: (?:command )?not found|No such file or directory: .*sudo",
+     "There is no sudo on this node. Install it, or set ansible_become_method: su, or connect as root."),
+)
+
+
+def explain(result):
+    """A sentence for an operator, from the result of a raw probe that failed."""
+    said = " ".join(str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "stderr", "stdout")).strip()
+    for pattern, advice in _BECOME:
+        if re.search(pattern, said):
+            return f"{advice} It said: {said}"
+    return f"The node answers, but runs no command: {said}"

@@ -3,7 +3,7 @@
 
 import pytest
 
-from ansible_collections.npu.fleet.plugins.plugin_utils._probe import cores_for, lowest_python, read_probe
+from ansible_collections.npu.fleet.plugins.plugin_utils._probe import cores_for, explain, lowest_python, read_probe
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,27 @@ def test_no_python():
 def test_a_python_that_no_core_can_use_gives_no_core():
     assert cores_for((3, 5)) == []
     assert "run the playbook with" not in read_probe("os=x\narch=y\npython=/usr/bin/python3 3.5\n", "2.19.0")["problem"]
+
+
+GOOD = "os=Debian 12\narch=x86_64\npython=/usr/bin/python3 3.11\n"
+
+
+@pytest.mark.parametrize(("uid", "words"), [("0", None), ("1000", "as uid 1000, and packages need root. Set ansible_become: true")])
+def test_one_command_as_root_before_anything_else(uid, words):
+    problem = read_probe(f"uid={uid}\n{GOOD}", "2.19.14")["problem"]
+    assert problem is None if words is None else words in problem
+
+
+# H11: texts of sudo 1.9 and of ansible-core 2.19.
+@pytest.mark.parametrize(("result", "advice"), [
+    ({"msg": "non-zero return code", "stderr": "sudo: sorry, you must have a tty to run sudo\n"}, "requiretty"),
+    ({"msg": "Missing sudo password"}, "with -K"),
+    ({"msg": "non-zero return code", "stderr": "sudo: a password is required"}, "with -K"),
+    ({"msg": "Incorrect sudo password"}, "with -K"),
+    ({"stderr": "ops is not in the sudoers file."}, "/etc/sudoers.d"),
+    ({"module_stderr": "/bin/sh: 1: sudo: not found"}, "ansible_become_method: su"),
+    ({"msg": "something else"}, "runs no command: something else"),
+])
+def test_what_keeps_ansible_from_becoming_root_is_said_in_words(result, advice):
+    assert advice in explain(result)
+    assert next(iter(reversed(result.values()))).strip() in explain(result)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans of a fleet as a report: each status, the table, the page, and the file that a run takes as its ceiling."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _report, _report_page
+
+from .observed import bare, component, converged
+from .test_plan import READY
+
+EVIL = '<script>alert("x")</script> & "quoted" \'single\''
+MADE = "2026-01-01T00:00:00Z"
+
+
+def fleet():
+    """One node of each status."""
+    refused, plain = converged(), bare()
+    refused["components"]["driver"] = component("26.0.rc1", running="26.0.rc1")
+    refused["product"] = EVIL
+    plain.update(present=False, chips=[])
+    observed = {"e-plain": plain, "d-same": converged(), "c-new": bare(), "b-refused": refused, "a-away": None, "f-failed": None}
+    plans = {name: _plan.make_plan(npu, READY) if npu and npu["present"] else None for name, npu in observed.items()}
+    names = list(observed)
+    errors = [EVIL if name == "f-failed" else None for name in names]
+    away = [name == "a-away" for name in names]
+    return _report.report(names, list(observed.values()), list(plans.values()), errors, away, made=MADE)
+
+
+def test_each_node_has_its_status():
+    whole = fleet()
+    assert {name: one["status"] for name, one in whole["nodes"].items()} == {
+        "a-away": "unreachable", "b-refused": "refused", "c-new": "planned", "d-same": "unchanged", "e-plain": "no_npu",
+        "f-failed": "failed",
+    }
+    counted = {"unreachable": 1, "failed": 1, "refused": 1, "planned": 1, "unchanged": 1, "no_npu": 1, "reboots": 1}
+    assert (whole["summary"], whole["made"]) == (counted, MADE)
+
+
+def test_a_node_that_only_waits_for_its_reboot_is_planned():
+    npu = converged()
+    npu.update(reboot_required=True)
+    assert _report.entry(npu, _plan.make_plan(npu, READY))["status"] == "planned"
+
+
+def test_the_table_has_every_node_those_that_need_somebody_first():
+    lines = _report.table(fleet())
+    heads = [line.split()[0] for line in lines if line[0] != " "][:-1]
+    assert heads == ["a-away", "f-failed", "b-refused", "c-new", "d-same", "e-plain"]
+    text = "\n".join(lines)
+    for part in ("driver         install    - -> 25.5.0", "driver         none       25.5.0 -> 25.5.0", "No NPU", "26.0.rc1 is installed"):
+        assert part in text
+    assert lines[-1].startswith("6 node(s): 1 unreachable, 1 failed, 1 refused, 1 planned")
+
+
+def test_the_table_of_a_node_is_what_a_run_shows():
+    plan = _plan.make_plan(bare(), READY)
+    shown = "\n".join(_report.table(fleet()))
+    for line in _plan.render(plan):
+        assert line in shown
+
+
+class Page(HTMLParser):
+    """Open tags, those left open, and what would be fetched from elsewhere."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.links, self.wrong = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+def test_the_page_is_whole_and_fetches_nothing():
+    text = _report_page.page(fleet())
+    page = Page(text)
+    assert (page.open, page.wrong) == ([], [])
+    assert "script" not in page.tags
+    assert page.links
+    assert all(link.startswith("#") for link in page.links)
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_every_text_on_the_page_is_escaped():
+    text = _report_page.page(fleet())
+    assert EVIL not in text
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;alert(&quot;x&quot;)") >= 3  # product twice, error once
+
+
+def test_the_page_shows_what_an_operator_approves():
+    text = _report_page.page(fleet())
+    for part in ("26.0.rc1 is installed", "Time: about", "npu_fleet_allow_downgrade", "Way back", "cann_kernels", "@media print"):
+        assert part in text
+
+
+def test_the_report_survives_its_file_and_is_a_ceiling(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(fleet()))
+    whole = _report.read(str(path))
+    ceilings = {name: _report.approved(whole, name) for name in [*whole["nodes"], "not-in-it"]}
+    assert len(ceilings["c-new"]["packages"]) == 5
+    for name in ("a-away", "b-refused", "d-same", "e-plain", "f-failed", "not-in-it"):
+        assert ceilings[name]["packages"] == [], name
+    assert _plan.make_plan(bare(), dict(READY, ceiling=ceilings["c-new"]))["refused"] == []
+    refused = _plan.make_plan(bare(), dict(READY, ceiling=ceilings["not-in-it"]))["refused"]
+    assert {one["code"] for one in refused} == {"beyond_approved"}
+    assert _plan.make_plan(converged(), dict(READY, ceiling=ceilings["not-in-it"]))["refused"] == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "nodes": {}}', '{"format": 1}', None])
+def test_what_is_no_plan_is_said_with_its_path(tmp_path, text):
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(FleetError, match=r"plan\.json is no plan that npu\.fleet\.plan wrote"):
+        _report.read(path)
