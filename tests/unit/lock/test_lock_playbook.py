@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbook npu.fleet.lock as a user runs it."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import packages
+import pytest
+import yaml
+
+
+@pytest.fixture
+def play(tmp_path):
+    place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
+    environment = dict(
+        os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(tmp_path / "ansible"), ANSIBLE_NOCOLOR="1",
+        ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_REMOTE_TEMP=str(tmp_path / "remote"),
+    )
+    (tmp_path / "hosts.ini").write_text(f"[npu_nodes]\nnode1 ansible_connection=local ansible_python_interpreter={sys.executable}\n")
+
+    def run(*words, **variables):
+        given = {"npu_fleet_depot": str(tmp_path / "depot"), "npu_fleet_lock_for": ["a2/x86_64"], "npu_fleet_release": "25.5.0"}
+        given.update(variables)
+        command = [sys.executable, "-m", "ansible", "playbook", "-i", str(tmp_path / "hosts.ini"), "npu.fleet.lock", *words,
+                   "-e", json.dumps(given)]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    return run
+
+
+def flat(done):
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_folder_of_the_node_twice(play, tmp_path):
+    sums = packages.depot(tmp_path / "depot")
+    done = play("--check")
+    assert done.returncode == 0, flat(done)
+    assert not (tmp_path / "npu.lock.yml").exists()
+
+    done = play()
+    assert done.returncode == 0, flat(done)
+    assert "changed=1" in done.stdout
+    assert "localhost -> node1" in done.stdout
+    content = (tmp_path / "npu.lock.yml").read_bytes()
+    assert {package["component"]: package["sha256"] for package in yaml.safe_load(content)["packages"]} == sums
+
+    done = play(npu_fleet_depot_on="controller")
+    assert "changed=0" in done.stdout, flat(done)
+    assert "localhost -> node1" not in done.stdout
+    assert (tmp_path / "npu.lock.yml").read_bytes() == content
+
+
+def test_nothing_is_written_where_something_is_wrong(play, tmp_path):
+    packages.depot(tmp_path / "depot")
+    (tmp_path / "npu.lock.yml").write_text("the old one\n")
+    data = bytearray((tmp_path / "depot" / packages.DRIVER).read_bytes())
+    data[-30] ^= 1
+    (tmp_path / "depot" / packages.DRIVER).write_bytes(bytes(data))
+    done = play()
+    assert done.returncode != 0
+    assert f"{packages.DRIVER} is damaged" in flat(done)
+    assert "There is no package of driver 25.5.0" in flat(done)
+    assert (tmp_path / "npu.lock.yml").read_text() == "the old one\n"
+
+
+def test_an_unlisted_set_is_refused_before_the_depot_is_read(play, tmp_path):
+    done = play(npu_fleet_versions={"cann": "9.1.0"})
+    assert done.returncode != 0
+    assert "row 25.5.0 (2026-01) allows cann 8.5.0" in flat(done)
+
+
+@pytest.mark.parametrize("missing", ["npu_fleet_depot", "npu_fleet_lock_for", "npu_fleet_release"])
+def test_a_variable_is_missing(play, missing):
+    done = play(**{missing: "" if missing != "npu_fleet_lock_for" else []})
+    assert done.returncode != 0
+    assert f"{missing} " in flat(done)
+    assert "TASK [Look at the depot]" not in done.stdout
+
+
+def test_the_lock_goes_where_it_is_wanted(play, tmp_path):
+    packages.depot(tmp_path / "depot")
+    (tmp_path / "locks").mkdir()
+    assert play(npu_fleet_lock="locks/east.yml").returncode == 0
+    first = hashlib.sha256((tmp_path / "locks" / "east.yml").read_bytes()).hexdigest()
+    assert play(npu_fleet_lock=str(tmp_path / "west.yml")).returncode == 0
+    assert hashlib.sha256((tmp_path / "west.yml").read_bytes()).hexdigest() == first
