@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         spec = {name: option for name, option in argument_spec().items() if name not in FILLED_IN}
         _unused, options = self.validate_argument_spec(
-            argument_spec=spec, required_if=[("state", "present", ("version", "src", "sha256"))]
+            argument_spec=spec, required_if=[("state", "present", ("version",))]
         )
         options = {name: value for name, value in options.items() if value is not None}
         self._task_vars = task_vars or {}

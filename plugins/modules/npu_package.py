@@ -63,7 +63,7 @@ options:
       - With O(remote_src=false) a file on the controller.
       - It is brought into O(cache_dir), where it stays, and is not needed again. A broken download is taken up where it broke.
       - User and password of a URL are neither printed nor logged.
-      - Required with O(state=present).
+      - Needed with O(state=present) where a package has to run. A node that is right, or has that version of CANN already, needs none.
     type: str
   mirrors:
     description:
@@ -79,7 +79,6 @@ options:
   sha256:
     description:
       - Checksum of the file. Nothing runs without it.
-      - Required with O(state=present).
     type: str
   keep:
     description:

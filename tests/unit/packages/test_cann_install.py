@@ -15,27 +15,27 @@ def toolkit(machine, version, script="", arch="x86_64", chip=None):  # noqa: F81
     """A package of the new layout that makes its folder and leaves the link alone, with ``script`` before its record."""
     home = "/usr/local/Ascend/cann-" + version
     lines = [
-        HELP + 'echo "call toolkit %s $*" >>"$ROOT/calls"' % version,
-        'home="$ROOT%s"; mkdir -p "$home/%s-linux" "$home/share/info/runtime"' % (home, arch),
+        HELP + f'echo "call toolkit {version} $*" >>"$ROOT/calls"',
+        f'home="$ROOT{home}"; mkdir -p "$home/{arch}-linux" "$home/share/info/runtime"',
         'echo Runtime_Install_Type=full >"$home/share/info/runtime/ascend_install.info"',
         "cat >\"$home/set_env.sh\" <<'END'\n%sEND" % (SET_ENV % (home, home, home)),
         script,
-        'echo version=%s >"$home/%s-linux/ascend_toolkit_install.info"' % (version, arch),
-        'echo arch=%s >>"$home/%s-linux/ascend_toolkit_install.info"' % (arch, arch),
-        'echo Version=%s >"$home/share/info/runtime/version.info"' % version,
+        f'echo version={version} >"$home/{arch}-linux/ascend_toolkit_install.info"',
+        f'echo arch={arch} >>"$home/{arch}-linux/ascend_toolkit_install.info"',
+        f'echo Version={version} >"$home/share/info/runtime/version.info"',
     ]
-    return machine.package("Ascend-cann-toolkit_%s_linux-x86_64.run" % version, "\n".join(lines))
+    return machine.package(f"Ascend-cann-toolkit_{version}_linux-x86_64.run", "\n".join(lines))
 
 
 def kernels(machine, version, chip="910b"):  # noqa: F811
     lines = [
-        HELP + 'echo "call kernels %s $*" >>"$ROOT/calls"' % version,
-        'home="$ROOT/usr/local/Ascend/cann-%s"' % version,
-        'mkdir -p "$home/opp/built-in/op_impl/ai_core/tbe/kernel/ascend%s"' % chip,
-        'echo version=%s >"$home/x86_64-linux/ascend_ops_install.info"' % version,
-        'echo package_name=Ascend-cann-%s-ops >>"$home/x86_64-linux/ascend_ops_install.info"' % chip,
+        HELP + f'echo "call kernels {version} $*" >>"$ROOT/calls"',
+        f'home="$ROOT/usr/local/Ascend/cann-{version}"',
+        f'mkdir -p "$home/opp/built-in/op_impl/ai_core/tbe/kernel/ascend{chip}"',
+        f'echo version={version} >"$home/x86_64-linux/ascend_ops_install.info"',
+        f'echo package_name=Ascend-cann-{chip}-ops >>"$home/x86_64-linux/ascend_ops_install.info"',
     ]
-    return machine.package("Ascend-cann-910b-ops_%s_linux-x86_64.run" % version, "\n".join(lines))
+    return machine.package(f"Ascend-cann-910b-ops_{version}_linux-x86_64.run", "\n".join(lines))
 
 
 def link(machine, path="cann"):  # noqa: F811
@@ -105,7 +105,7 @@ def test_links_go_back_when_the_environment_can_not_be_read(machine):  # noqa: F
 
 def stubborn(machine, version, then="exit 1"):  # noqa: F811
     """A package that breaks after its files are copied, and then neither repairs nor removes what it left."""
-    cut = 'if [ -e "$home/broken" ] || [ ! -e "$ROOT/mended" ]; then echo x >"$home/broken"; %s; fi' % then
+    cut = f'if [ -e "$home/broken" ] || [ ! -e "$ROOT/mended" ]; then echo x >"$home/broken"; {then}; fi'
     return toolkit(machine, version, cut)
 
 
