@@ -10,7 +10,9 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages import (
     _cann_environment,
     _cann_folders,
     _cann_links,
+    _cann_move,
     _cann_rules,
+    _cann_shells,
     _journal,
 )
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_PATH
@@ -47,7 +49,7 @@ class Cann(object):
             return {}
         found["nnal"] = dict(found["nnal"], state="absent")
         scripts = [script for _name, _version, script in _cann_environment.sources(self._files, found)]
-        variables = _cann_environment.compute([self._files.real(script) for script in scripts], run) if scripts else []
+        variables = _cann_shells.compute([self._files.real(script) for script in scripts], run) if scripts else []
         return dict(dict.fromkeys(_TOOLKIT, toolkit), **{name: value for name, value, _entries in variables})
 
     def bring_into_force(self):
@@ -62,12 +64,12 @@ class Cann(object):
         links = _cann.set_links(self._files, base, path) if path else []
         if _cann_links.astray(self._files, links):
             _journal.note(self._state_dir, "links", component=self._wish.component, version=self._wish.version, path=path)
-        moved = _cann_links.point(self._files, links)
+        moved = _cann_move.point(self._files, links)
         try:
             found, base = self._observe()
-            changed = _cann_environment.write(self._files, found, run)
+            changed = _cann_shells.write(self._files, found, run)
         except Exception:
-            _cann_links.back(self._files, moved)
+            _cann_move.back(self._files, moved)
             raise
         return bool(moved) or changed
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The vendor's links that say which version of CANN is in force: where they lead, and moving them. Private to the collection.
+"""The vendor's links that say which version of CANN is in force, and where they lead. Private to the collection.
 
 New layout (from 8.5.0): <base>/cann, and <base>/ascend-toolkit/latest kept for old users. Old layout: <base>/ascend-toolkit/latest.
 Single component packages make a plain folder of the link's name (runtime package, measured): there is nothing to move then.
@@ -9,9 +9,6 @@ Single component packages make a plain folder of the link's name (runtime packag
 
 import os
 from collections import namedtuple
-
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import file_error, sync_folder
 
 # ``text`` is what the link says, ``leads_to`` where that has to end; both None: it must not be there.
 Link = namedtuple("Link", "path text leads_to")
@@ -84,46 +81,3 @@ def astray(files, links):
         if found != link.leads_to:
             words.append("%s leads to %s, not to %s" % (link.path, found or "nothing", link.leads_to or "nothing"))
     return words
-
-
-def point(files, links):
-    """Move ``links``, each in one step (a new link renamed over the old one); return those that were moved, for ``back``.
-
-    When one can not be moved, the others are moved back and the error goes on.
-    """
-    moved = []
-    try:
-        for link in links:
-            former = link_text(files, link.path)
-            if former is None and files.exists(link.path) and link.text is not None:
-                message = "%s is no link, so it can not be moved to %s." % (link.path, link.leads_to)
-                hint = "Look at it (`ls -l %s`) and move it away by hand." % link.path
-                raise FleetError(message, "link_in_the_way", "apply", object=link.path, hint=hint)
-            if leads(files, link.path) != link.leads_to:
-                _place(files.real(link.path), link.text)
-                moved.append(Link(link.path, former, None))
-    except (FleetError, OSError):
-        back(files, moved)
-        raise
-    return moved
-
-
-def back(files, moved):
-    """Move links back to what they said before ``point``."""
-    for link in reversed(moved):
-        _place(files.real(link.path), link.text)
-
-
-def _place(path, text):
-    temporary = "%s/.%s.npu-fleet" % os.path.split(path)
-    try:
-        if text is None:
-            os.unlink(path)
-        else:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
-            os.symlink(text, temporary)
-            os.rename(temporary, path)
-        sync_folder(os.path.dirname(path))
-    except OSError as error:
-        raise file_error("move the link", path, error) from error
