@@ -51,24 +51,12 @@ class Call(object):
         username, usergroup = self._user(observed)
         details = {
             "version": wish.version, "install_path": wish.install_path, "install_for_all": wish.install_for_all, "username": username,
-            "usergroup": usergroup, "soc": _names.parse(os.path.basename(source))["soc"], "engine_file": self._engine_file(),
+            "usergroup": usergroup, "soc": _names.parse(os.path.basename(source))["soc"], "engine_file": self.engine_file(),
         }
         record = observed["components"][wish.component]["record"]
-        start = _start_words(source)
+        start = start_words(source)
         words, answer = _options.install_command(wish.component, step["action"], details, record, _help_words(start))
         return start + words, answer
-
-    def removal(self, observed, provide):
-        """Return (words, text for standard input) that remove the component; ``provide()`` brings its package where that is needed."""
-        now = observed["components"][self._wish.component]
-        command = _options.remove_command(self._wish.component, now, self._engine_file(), os.path.isfile)
-        if command is None and self._wish.src:
-            # Works from every half-done state, but takes no --quiet (driver package, measured).
-            command = _start_words(provide()) + ["--uninstall"]
-        if command is None:
-            message = "%s has no uninstall script at %s." % (self._wish.component, now["path"])
-            raise FleetError(message, "uninstaller_missing", "prepare", object=now["path"], hint="Give src and sha256 of its package.")
-        return command, None
 
     def create_user(self, observed):
         """Return (what was created, warnings) of the user that the package wants to be there."""
@@ -82,7 +70,7 @@ class Call(object):
         username = self._wish.username or record.get("username") or _options.DEFAULT_USER
         return username, self._wish.usergroup or record.get("usergroup") or username
 
-    def _engine_file(self):
+    def engine_file(self):
         """Return an empty engine configuration of ours, which the Docker Runtime may edit as it likes.
 
         It is empty before each run: what a run that was cut has left in it may be no JSON any more.
@@ -129,7 +117,8 @@ def check_path(source):
         raise FleetError(message, "path_refused", "prepare", object=source, hint="Use a path of letters, digits and . _ - / only.")
 
 
-def _start_words(source):
+def start_words(source):
+    """Return the words that start a package: by a shell where it may not be executed itself."""
     executable = os.access(source, os.X_OK) and not os.statvfs(source).f_flag & _ST_NOEXEC
     return [source] if executable else ["/bin/sh", source]
 

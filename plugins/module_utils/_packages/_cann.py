@@ -56,6 +56,12 @@ def set_links(files, base, path):
     return links.toolkit_links(files, base, path)
 
 
+def known_links(base):
+    """Return every link that tells which version is in force."""
+    old = base + "/ascend-toolkit"
+    return [base + "/cann", old + "/latest", old + "/set_env.sh", base + "/nnrt/latest", base + "/nnal/atb/latest"]
+
+
 def _recorded_base(files):
     """Return the base folder that the vendor recorded, when it is another than the usual one."""
     for value in (files.values(CANN_INFO) or {}).values():
@@ -197,7 +203,8 @@ def _component(files, base, trees):
 def _kernels(files, trees):
     """Return the operators in the tree in force; those in the tree of another version do not count for it."""
     found = [(tree, _read_kernels(files, tree["path"])) for tree in trees]
-    record = {"installed": sorted({kernels["version"] for _tree_, kernels in found if kernels})}
+    trees = {kernels["version"]: tree["path"] for tree, kernels in reversed(found) if kernels}
+    record = {"installed": sorted(trees), "trees": trees}
     if not found or not found[0][1]:
         return _result("absent", None, None, None, record)
     tree, kernels = found[0]

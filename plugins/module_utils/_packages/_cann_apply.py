@@ -104,6 +104,32 @@ class Cann(object):
         warnings.append("The package could not repair %s. It was ours, so it was removed and installed again." % path)
         return True
 
+    def remove_folder(self, path):
+        """Remove a version folder of ours."""
+        _found, base = self._observe()
+        _cann_folders.remove(self._files, self._state_dir, base, path)
+
+    def after_removal(self):
+        """Once a version is gone: forget it, drop what leads to nothing, and let links and environment lead to one that is left.
+
+        Where only versions of somebody else are left, their links are put right, and the environment of ours goes.
+        """
+        if not self._concerned:
+            return
+        found, base = self._observe()
+        here = {path for one in found.values() for kind in ("trees", "broken") for path in (one["record"].get(kind) or {}).values()}
+        for path in _cann_folders.claims(self._state_dir):
+            if path not in here:
+                _cann_folders.remove_empty(self._files, path)
+                _cann_folders.forget(self._state_dir, path)
+        for name in ("cann_toolkit", "cann_nnrt", "nnal"):
+            if found[name]["state"] == "present":
+                _cann_move.point(self._files, _cann.set_links(self._files, base, found[name]["path"]))
+        _cann_move.drop_dangling(self._files, _cann.known_links(base))
+        found, base = self._observe()
+        ours = [one for one in found.values() if one["state"] == "present" and _cann_folders.owned(self._state_dir, one["path"])]
+        _cann_shells.write(self._files, found if ours else dict.fromkeys(found, {"state": "absent"}), run)
+
     def _observe(self):
         found = _cann.observe(self._files, DEFAULT_PATH)
         return found, found["cann_toolkit"]["record"]["base"]

@@ -76,5 +76,14 @@ def remove(files, state_dir, base, path):
         sync_folder(os.path.dirname(files.real(path)))
 
 
+def remove_empty(files, path):
+    """Remove the empty folders that an uninstall leaves (runtime package, measured)."""
+    for folder, _folders, _names in os.walk(files.real(path), topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass
+
+
 def _has_files(files, path):
     return any(names for _folder, _folders, names in os.walk(files.real(path)))

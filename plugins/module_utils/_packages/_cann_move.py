@@ -38,6 +38,13 @@ def back(files, moved):
         _place(files.real(link.path), link.text)
 
 
+def drop_dangling(files, paths):
+    """Remove those links that lead to nothing."""
+    for path in paths:
+        if _cann_links.link_text(files, path) is not None and not files.exists(_cann_links.resolve(files, path)):
+            _place(files.real(path), None)
+
+
 def _place(path, text):
     temporary = "%s/.%s.npu-fleet" % os.path.split(path)
     try:

@@ -11,12 +11,20 @@ from collections import namedtuple
 from ansible_collections.npu.fleet.plugins.module_utils import _detached
 from ansible_collections.npu.fleet.plugins.module_utils._command import strip_escapes
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules, _fetch, _good, _journal, _progress, _runfile, _verdict
+from ansible_collections.npu.fleet.plugins.module_utils._packages import (
+    _cann_rules,
+    _fetch,
+    _good,
+    _journal,
+    _progress,
+    _remove,
+    _runfile,
+    _verdict,
+)
 from ansible_collections.npu.fleet.plugins.module_utils._packages._call import Call, WorkFolder, check_path
 from ansible_collections.npu.fleet.plugins.module_utils._packages._cann_apply import Cann
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._units import unit_name
-from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 
 Wish = namedtuple(
     "Wish",
@@ -42,6 +50,7 @@ class Installer(object):
         self._places = places
         self._call = Call(wish, places.cache_dir)
         self._cann = Cann(wish, places)
+        self._remover = _remove.Remover(wish, places, self._call.engine_file, self._provide_for_removal)
         self._unit = unit_name(wish.component)
         self._since = None
         self.result: dict = {
@@ -65,7 +74,7 @@ class Installer(object):
             step = self.result["step"]
             if step["action"] != "none":
                 return self._apply(step, observed)
-            self._adopt(observed)
+            self._adopt()
             return self._finish(observed)
 
     def _patience(self):
@@ -115,7 +124,7 @@ class Installer(object):
         wish = self._wish
         now = observed["components"][wish.component]
         if wish.state == "absent":
-            return _removal(wish.component, now)
+            return _remove.step(wish.component, now, wish.version)
         file_name = self._file_name()
         if wish.family and observed["family"] and wish.family != observed["family"]:
             message = "Family %s was given, the chips of this host are %s." % (wish.family, observed["family"])
@@ -145,10 +154,11 @@ class Installer(object):
     def _apply(self, step, observed):
         if step["action"] == _cann_rules.SWITCH:
             return self._switch()
-        removing = step["action"] == "remove"
-        if not removing:
-            self._call.check(step, observed)
-        if self._lacks_file(removing):
+        if step["action"] == "remove":
+            self._journal("start", action="remove", before=step["from"])
+            return self._remove(observed)
+        self._call.check(step, observed)
+        if self._lacks_file():
             self.result["file_needed"] = True
             return self._finish(observed)
         wish = self._wish
@@ -156,18 +166,16 @@ class Installer(object):
         self._journal("start", action=step["action"], before=step["from"], reason=wish.reason, **wanted)
         try:
             with WorkFolder(self._places.cache_dir) as work:
-                if removing:
-                    command, answer = self._call.removal(observed, self._provide)
-                else:
-                    command, answer = self._call.installation(step, observed, self._provide())
-                    created, warnings = self._call.create_user(observed)
-                    self.result["created"] += created
-                    self.result["warnings"] += warnings
-                    if wish.reason is not None:
-                        _good.note_reason(self._places.state_dir, wish.reason or None)
+                command, answer = self._call.installation(step, observed, self._provide())
+                created, warnings = self._call.create_user(observed)
+                self.result["created"] += created
+                self.result["warnings"] += warnings
+                if wish.reason is not None:
+                    _good.note_reason(self._places.state_dir, wish.reason or None)
                 log = self._log_path()
                 self._cann.before(wanted)
-                self._journal("launched", action=step["action"], log=log, **wanted)
+                # Removal takes only those users away that are known to be made here.
+                self._journal("launched", action=step["action"], log=log, created=created, **wanted)
                 vendor = self._run(command, answer, work.path, log)
                 work.keep = vendor.state == "running"
                 self._journal("waiting" if work.keep else "ended", rc=vendor.rc, run=vendor.state)
@@ -187,9 +195,60 @@ class Installer(object):
         self._cann.refuse_unfit(observed)
         return self.result
 
-    def _lacks_file(self, removing):
+    def _remove(self, observed):
+        """Try the next way to take it away; without one it stays, and that is an error."""
+        way = self._remover.next(observed)
+        if way is None:
+            path = observed["components"][self._wish.component]["path"]
+            message = "%s can not be removed: there is no uninstall script at %s, and no package of it." % (self._wish.component, path)
+            raise FleetError(message, "uninstaller_missing", "prepare", object=path, hint="Give src and sha256 of its package.")
+        name, path, command = way
+        if name == _remove.FOLDER:
+            self._journal("launched", action="remove", way=name, path=path)
+            self._cann.remove_folder(path)
+            self.result["changed"] = True
+            return self._removed(self._observe(), None)
+        if command is None:
+            self.result["file_needed"] = True
+            return self._finish(observed)
+        with WorkFolder(self._places.cache_dir) as work:
+            log = self._log_path()
+            self._journal("launched", action="remove", way=name, path=path, log=log)
+            vendor = self._run(command, None, work.path, log)
+            work.keep = vendor.state == "running"
+            self._journal("waiting" if work.keep else "ended", rc=vendor.rc, run=vendor.state)
+        self._record(vendor)
+        return self._judge(vendor)
+
+    def _removed(self, observed, vendor):
+        """Judge a removal by what is left; what one way has left, the next one is tried on."""
+        left = self._remover.left(observed)
+        if left:
+            self._journal("observed", good=False, left=[path for _version, path in left])
+            if self._remover.next(observed):
+                return self._remove(observed)
+        self._cann.after_removal()
+        observed = self._observe()
+        self._finish(observed)
+        after = observed["components"][self._wish.component]
+        if left:
+            self._fail(vendor, after)
+        self._journal("observed", good=True, state=after["state"], version=after["version"])
+        self._remember()
+        return self.result
+
+    def _fail(self, vendor, after):
+        version = None if self._wish.state == "absent" else self._wish.version
+        log, cache = _tail(vendor.log), self._places.cache_dir
+        seconds = int(time.monotonic() - self._since) if self._since else self._wish.timeout
+        raise _verdict.failure(self._wish.component, version, vendor, after, log, seconds=seconds, cache_dir=cache)
+
+    def _provide_for_removal(self):
+        return None if self._lacks_file() else self._provide()
+
+    def _lacks_file(self):
         wish = self._wish
-        return not removing and not wish.remote_src and not wish.staged and not self._cached()
+        return not wish.remote_src and not wish.staged and not self._cached()
 
     def _cached(self):
         return _fetch.ready(self._wish.sha256, self._file_name(), self._places.cache_dir) if self._wish.sha256 else None
@@ -240,26 +299,23 @@ class Installer(object):
     def _judge(self, vendor):
         if self.result["running"]:
             return self._finish(self._observe())
-        if self._wish.state == "present":
-            self._cann.bring_into_force()
+        if self._wish.state == "absent":
+            return self._removed(self._observe(), vendor)
+        self._cann.bring_into_force()
         observed = self._settled(vendor)
         after = observed["components"][self._wish.component]
         self._finish(observed)
-        removing = self._wish.state == "absent"
-        good = _gone(after) if removing else _verdict.reached(self._wish.component, self._wish.version, after)
+        good = _verdict.reached(self._wish.component, self._wish.version, after)
         if good and self.result["before"]["state"] == "mismatched" and vendor.rc not in _verdict.GOOD_CODES:
             # The right version was on disk before: that it still is proves nothing.
             good = False
         self._journal("observed", good=good, rc=vendor.rc, state=after["state"], version=after["version"])
-        if good and not removing:
+        if good:
             self._cann.refuse_unfit(observed)
         if not good and self.result["step"]["action"] == "repair" and self._cann.remove_broken(self.result["warnings"]):
             return self._apply(dict(self.result["step"], action="install"), observed)
         if not good:
-            version = None if removing else self._wish.version
-            log, cache = _tail(vendor.log), self._places.cache_dir
-            seconds = int(time.monotonic() - self._since) if self._since else self._wish.timeout
-            raise _verdict.failure(self._wish.component, version, vendor, after, log, seconds=seconds, cache_dir=cache)
+            self._fail(vendor, after)
         self._remember()
         return self.result
 
@@ -273,19 +329,14 @@ class Installer(object):
         if kept is not None and not removed:
             _fetch.prune(self._places.cache_dir, kept.union(wish.keep or (), [wish.sha256]))
 
-    def _adopt(self, observed):
+    def _adopt(self):
         """Record what a run that was cut right before that has installed."""
         wish, state_dir = self._wish, self._places.state_dir
         if wish.state == "absent":
             if wish.component in _journal.installed(state_dir):
                 _journal.remember(state_dir, wish.component, None)
             return
-        known = _journal.installed(state_dir).get(wish.component) or {}
-        launched = _journal.last_launch(state_dir, wish.component, wish.version)
-        if launched and not (same(known.get("version"), wish.version) and known.get("time", "") >= launched.get("time", "")):
-            keys = ("version", "file", "sha256", "boot_id", "time")
-            _journal.remember(state_dir, wish.component, {key: launched.get(key) for key in keys})
-            self._journal("recorded", adopted=True)
+        _journal.adopt(state_dir, wish.component, wish.version)
 
     def _record(self, vendor):
         """Put what is known of a run into the result."""
@@ -324,18 +375,6 @@ class Installer(object):
 
 def _silent(now):
     return (now.get("record") or {}).get("answers") is False
-
-
-def _removal(component, now):
-    step = {"component": component, "action": "none", "from": now["version"], "to": None, "reason": None, "reboot": False, "code": None}
-    if now["state"] == "foreign":
-        reason = "%s Remove it the way it came; it is never removed from here." % now["reason"]
-        raise FleetError(reason, "foreign", "decide", object=now["path"] or component)
-    return step if _gone(now) else dict(step, action="remove", reason="It is there, and wanted is nothing.")
-
-
-def _gone(now):
-    return now["state"] == "absent" or (now["state"] == "reboot_pending" and not now["version"])
 
 
 def _tail(path):

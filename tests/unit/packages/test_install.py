@@ -323,20 +323,6 @@ def test_docker_runtime_gets_a_file_of_ours_and_the_answer(machine):
     assert result["created"] == []
 
 
-def test_removal(machine):
-    assert not machine.install("cann_toolkit", None, state="absent")["changed"]
-    machine.install("cann_toolkit", "8.5.0", **machine.package(TOOLKIT, GOOD_TOOLKIT))
-    assert machine.refused("cann_toolkit", None, state="absent").code == "uninstaller_missing"
-    good = machine.package(TOOLKIT, HELP + 'case "$*" in --uninstall) rm -r "$ROOT/usr/local/Ascend/cann-8.5.0";; esac')
-    bad = machine.package(TOOLKIT.replace("8.5.0", "8.5.1"), HELP + "exit 0")
-    error = machine.refused("cann_toolkit", None, state="absent", **bad)
-    assert (error.code, "was not removed" in str(error)) == ("nothing_installed", True)
-    assert machine.install("cann_toolkit", None, state="absent", check_mode=True)["after"]["state"] == "absent"
-    result = machine.install("cann_toolkit", None, state="absent", **good)
-    assert (result["changed"], result["after"]["state"], result["step"]["action"]) == (True, "absent", "remove")
-    assert json.loads((machine._folder / "state" / "installed.json").read_text()) == {}
-
-
 def test_foreign_is_not_removed(machine):
     (machine.root / "usr/local/Ascend/driver").mkdir(parents=True)
     (machine.root / "usr/local/Ascend/driver/version.info").write_text("Version=25.5.0\n")
