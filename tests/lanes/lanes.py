@@ -53,8 +53,7 @@ def types(count, copy, env):
 
 def unit(count):
     """Unit tests, a file at a time on each core."""
-    spread = ["-n", os.cpu_count() or 1, "--dist", "loadfile", "--durations", "15"]
-    count.pytest([*spread, "tests/unit"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
+    count.pytest([*steps.SPREAD, "--durations", "15", "tests/unit"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
 
 
 def sanity(count):

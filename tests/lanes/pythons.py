@@ -19,10 +19,10 @@ SHORT = {"2.16": ("3.6",), "2.21": ("3.13",)}
 
 # Unit tests of node code on the Pythons that cannot be a controller. The pip of 3.6 would take releases it cannot run, so pip comes first.
 NODE_UNIT = {
-    "3.6": (("pip==21.3.1",), ("pytest==7.0.*", "hypothesis==6.31.*", "PyYAML==6.0.*")),
-    "3.7": (("pytest==7.4.*", "hypothesis==6.79.*", "PyYAML==6.0.*"),),
-    "3.8": (("pytest==8.3.*", "hypothesis==6.113.*", "PyYAML==6.0.*"),),
-    "3.9": (("pytest==8.4.*", "hypothesis==6.141.*", "PyYAML==6.0.*"),),
+    "3.6": (("pip==21.3.1",), ("pytest==7.0.*", "pytest-xdist==3.0.*", "hypothesis==6.31.*", "PyYAML==6.0.*")),
+    "3.7": (("pytest==7.4.*", "pytest-xdist==3.5.*", "hypothesis==6.79.*", "PyYAML==6.0.*"),),
+    "3.8": (("pytest==8.3.*", "pytest-xdist==3.6.*", "hypothesis==6.113.*", "PyYAML==6.0.*"),),
+    "3.9": (("pytest==8.4.*", "pytest-xdist==3.8.*", "hypothesis==6.141.*", "PyYAML==6.0.*"),),
 }
 NODE_UNIT_SHORT = ("3.6",)
 NODE_UNIT_CORE = "2.16"  # its module_utils run on all of them
@@ -107,7 +107,7 @@ def node_unit(count):
         python = find(count, version, "unit tests of node code on Python")
         if python:
             inside = steps.virtual_environment(f"unit-{version}", python, NODE_UNIT[version])
-            count.pytest([*UNIT_TESTS, *without], python=inside, env=env)
+            count.pytest([*steps.SPREAD, *UNIT_TESTS, *without], python=inside, env=env)
     count.not_run.append(f"{len(UNIT_TOO_NEW)} tests or test files on old Pythons (they need a newer one themselves)")
 
 
@@ -120,7 +120,7 @@ def whole_unit(count):
         if python:
             inside = steps.virtual_environment(f"whole-unit-{version}", python, [(f"ansible-core=={core}.*", *needed)])
             env = steps.environment(PYTHONPATH=steps.linked_tree(), PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}")
-            count.pytest(["-n", os.cpu_count() or 1, "--dist", "loadfile", "tests/unit"], python=inside, env=env)
+            count.pytest([*steps.SPREAD, "tests/unit"], python=inside, env=env)
 
 
 def agent(count):

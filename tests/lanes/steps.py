@@ -14,11 +14,14 @@ BUILD = ROOT / ".build" / "lanes"
 HOME = BUILD / "home"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
+# A file of tests at a time on each core.
+SPREAD = ("-n", str(os.cpu_count() or 1), "--dist", "loadfile")
+
 # Settings of ansible-test, wherever the rest of tests/ is left out.
 ALWAYS_COPIED = ("tests/config.yml",)
 
-# get-pip as ansible-test would download it, by release: core 2.18 and later, 2.16 and 2.17, and 2.16 for Python 3.6.
-PIP_BOOTSTRAPS = ("get_pip_24_2.py", "get_pip_23_1_2.py", "get_pip_21_3_1.py")
+# get-pip as ansible-test would download it, by release: core 2.21, 2.18 and 2.19, 2.16 and 2.17, and 2.16 for Python 3.6.
+PIP_BOOTSTRAPS = ("get_pip_25_2.py", "get_pip_24_2.py", "get_pip_23_1_2.py", "get_pip_21_3_1.py")
 
 
 class StepFailed(Exception):
