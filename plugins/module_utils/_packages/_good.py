@@ -8,6 +8,7 @@ The good sets are the way back. Their packages stay in the cache, so that going 
 
 import copy
 import os
+import shutil
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal, _names
@@ -31,6 +32,9 @@ def read(state_dir=_journal.STATE_DIR, cache_dir=CACHE_DIR):
 
 def promote(state_dir, versions, cache_dir=CACHE_DIR, check_mode=False):
     """Note that these versions passed the gates together; return whether that was not known before."""
+    adopted = [_journal.adopt(state_dir, name, version, check_mode) for name, version in sorted(versions.items())]
+    if not check_mode:
+        _tidy(state_dir, cache_dir)
     found = {name: package_of(state_dir, cache_dir, name, version) for name, version in versions.items()}
 
     def change(stored):
@@ -44,7 +48,16 @@ def promote(state_dir, versions, cache_dir=CACHE_DIR, check_mode=False):
             return
         stored["good"] = {"current": {"components": found, "time": _journal._now()}, "previous": current}
 
-    return _update(state_dir, change, check_mode)
+    return _update(state_dir, change, check_mode) or any(adopted)
+
+
+def _tidy(state_dir, cache_dir):
+    """Remove what a cut run has unpacked and no run has come back to: the plan has nothing to do where its package was through."""
+    try:
+        with _journal.HostLock(state_dir, "cache"):
+            shutil.rmtree(os.path.join(cache_dir, "work"), ignore_errors=True)
+    except FleetError:
+        pass  # Somebody is at work in it.
 
 
 def mark_failed(state_dir, components, reason, check_mode=False):

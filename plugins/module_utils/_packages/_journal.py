@@ -184,6 +184,18 @@ def remember(state_dir, component, entry):
     update_json(os.path.join(state_dir, _RECORD), change)
 
 
+def adopt(state_dir, component, version, check_mode=False):
+    """Record a version that is there when a run was cut between its package and its record; return whether that was so."""
+    known = installed(state_dir).get(component) or {}
+    launched = last_launch(state_dir, component, version)
+    if not launched or (same(known.get("version"), version) and known.get("time", "") >= launched.get("time", "")):
+        return False
+    if not check_mode:
+        remember(state_dir, component, {key: launched.get(key) for key in ("version", "file", "sha256", "boot_id", "time")})
+        note(state_dir, "recorded", component=component, adopted=True)
+    return True
+
+
 def read_json(path):
     """Return the object in a file of ours; what is not there or not whole is empty."""
     try:

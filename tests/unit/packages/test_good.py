@@ -196,3 +196,26 @@ def test_mark_and_clear(tmp_path):
     assert not npu_node_record.change({"action": "clear_failed", "components": OLD}, False, state)
     assert npu_node_record.change({"action": "clear_failed", "components": None}, False, state)
     assert _good.read(state)["failed"] == []
+
+
+def test_what_a_cut_run_installed_is_recorded_by_the_gates(node):
+    """A plan has nothing to do for it, so no package module is called that could record it."""
+    node.install(OLD)
+    node.promote(OLD)
+    _journal.note(node.state, "launched", component="driver", version="25.5.0", file=DRIVER % "25.5.0", sha256="5" * 64)
+    _journal.remember(node.state, "firmware", {"version": "7.8.0.5.216", "file": "x", "sha256": "6" * 64})
+    os.makedirs(os.path.join(node.cache, "work", "unpacked"))
+    assert node.promote(NEW, check_mode=True)
+    assert _journal.installed(node.state)["driver"]["version"] == "25.3.rc1"
+    assert node.promote(NEW)
+    assert _journal.installed(node.state)["driver"]["sha256"] == "5" * 64
+    assert node.read()["good"]["current"]["components"]["driver"]["sha256"] == "5" * 64
+    assert not os.path.exists(os.path.join(node.cache, "work"))
+    assert not node.promote(NEW)
+
+
+def test_the_unpacked_package_of_a_run_at_work_stays(node):
+    os.makedirs(os.path.join(node.cache, "work", "unpacked"))
+    with _journal.HostLock(node.state, "driver"):
+        node.promote(NEW)
+    assert os.path.exists(os.path.join(node.cache, "work", "unpacked"))
