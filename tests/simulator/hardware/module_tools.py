@@ -47,59 +47,70 @@ def chain(tool: str, words: list[str]) -> int:
     return 127
 
 
-def load_module(name: str) -> None:
-    if name == npu_sim.MAIN_MODULE:
-        version = npu_sim.module_version(name)
+def load_modules(names: list[str]) -> None:
+    """One change of the state for all names: each costs a write to the disk and a look by npu-simd."""
 
-        def change(state: dict) -> None:
-            state["kernel"]["modules"] = [*dict.fromkeys([*(state["kernel"].get("modules") or []), name])]
-            if not state["kernel"]["driver_loaded"]:
-                # A driver that died at a boot stays dead, and a good one lives again; see npu_sim.module_is_dead.
-                dead = bool(state["kernel"].get("driver_dead")) and npu_sim.module_is_dead()
-                state["kernel"].update(driver_loaded=True, driver_version=version, driver_dead=dead)
-    else:
-
-        def change(state: dict) -> None:
-            state["kernel"]["modules"] = [*dict.fromkeys([*npu_sim.loaded_modules(state), name])]
+    def change(state: dict) -> None:
+        kernel = state["kernel"]
+        if npu_sim.MAIN_MODULE in names and not kernel["driver_loaded"]:
+            # A driver that died at a boot stays dead, and a good one lives again; see npu_sim.module_is_dead.
+            dead = bool(kernel.get("driver_dead")) and npu_sim.module_is_dead()
+            version = npu_sim.module_version(npu_sim.MAIN_MODULE)
+            others = kernel.get("modules") or []
+            kernel.update(driver_loaded=True, driver_version=version, driver_dead=dead)
+        else:
+            others = npu_sim.loaded_modules(state)
+        kernel["modules"] = [*dict.fromkeys([*others, *names])]
 
     npu_sim.update(change)
 
 
-def remove_module(name: str) -> None:
-    if name == npu_sim.MAIN_MODULE and npu_sim.holders():
-        raise npu_sim.StateError(f"ERROR: Module {name} is in use")
+def remove_modules(names: list[str]) -> None:
+    """In order; what comes before a module that is not loaded or in use is gone by then."""
+    there, gone, problem = loaded(), [], None
+    for name in names:
+        if name not in there or name in gone:
+            problem = f"ERROR: Module {name} is not currently loaded"
+        elif name == npu_sim.MAIN_MODULE and npu_sim.holders():
+            problem = f"ERROR: Module {name} is in use"
+        if problem:
+            break
+        gone.append(name)
 
     def change(state: dict) -> None:
-        left = [one for one in npu_sim.loaded_modules(state) if one != name]
-        if name == npu_sim.MAIN_MODULE:
+        left = [one for one in npu_sim.loaded_modules(state) if one not in gone]
+        if npu_sim.MAIN_MODULE in gone:
             state["kernel"].update(driver_loaded=False, driver_version=None)
         state["kernel"]["modules"] = left
 
-    npu_sim.update(change)
+    if gone:
+        npu_sim.update(change)
+    if problem:
+        raise npu_sim.StateError(problem)
 
 
 def modprobe(words: list[str]) -> int:
     names = [module_name(word) for word in words if not word.startswith("-") and "=" not in word]
     if not names or not ours(names[0]):
         return chain("modprobe", words)
-    remove = any(word == "--remove" or (word.startswith("-") and not word.startswith("--") and "r" in word) for word in words)
-    if not remove:
-        load_module(names[0])
+    if any(word == "--remove" or (word.startswith("-") and not word.startswith("--") and "r" in word) for word in words):
+        remove_modules([name for name in dict.fromkeys(names) if name in loaded()])
         return 0
+    if not any(word in ("-a", "--all") for word in words):
+        names = names[:1]  # the rest are parameters of the module
+    known = [name for name in names if ours(name)]
+    load_modules(known)
     for name in names:
-        if name in loaded():
-            remove_module(name)
-    return 0
+        if name not in known:
+            print(f"modprobe: WARNING: Module {name} not found.", file=sys.stderr)
+    return 0 if known == names else 1
 
 
 def rmmod(words: list[str]) -> int:
     names = [module_name(word) for word in words if not word.startswith("-")]
     if not names or not any(ours(name) for name in names):
         return chain("rmmod", words)
-    for name in names:
-        if name not in loaded():
-            raise npu_sim.StateError(f"ERROR: Module {name} is not currently loaded")
-        remove_module(name)
+    remove_modules(names)
     return 0
 
 

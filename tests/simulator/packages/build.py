@@ -35,6 +35,7 @@ def arguments(words=None):
         "--driver-rc", type=int, choices=(0, 2), help="exit status of a good driver installation (mode dead-after-boot: 2)"
     )
     parser.add_argument("--firmware-rc", type=int, choices=(0, 2), default=0, help="exit status of a good firmware installation")
+    parser.add_argument("--dkms", action="store_true", help="driver: builds its modules, so it wants headers of the running kernel")
     parser.add_argument("--space-mib", type=int, help="free space the installation asks for, instead of the vendor's number")
     parser.add_argument("--padding-kib", type=int, default=0, help="bytes that do not compress, to give the files a size")
     options = parser.parse_args(words)

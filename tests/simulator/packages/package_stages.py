@@ -143,7 +143,7 @@ def stage_driver(stage, options):
         path.chmod(0o755 if path.suffix == ".sh" else 0o644)
     write_conf(
         stage, options, component="driver", version=version, pci_ids=" ".join(family["pci"]), busy=options.busy,
-        driver_rc="" if options.driver_rc is None else options.driver_rc,
+        driver_rc="" if options.driver_rc is None else options.driver_rc, dkms="y" if options.dkms else "n",
         all_pci_ids=" ".join(number for row in FAMILIES.values() for number in row["pci"]),
         space_mib=300 if options.space_mib is None else options.space_mib,
     )  # fmt: skip

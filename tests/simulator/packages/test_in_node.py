@@ -49,14 +49,16 @@ def packages(tmp_path_factory):
     work = tmp_path_factory.mktemp("packages")
     subprocess.run([sys.executable, str(TESTS / "simulator" / "build.py"), "--out", str(work / "hardware")], check=True)
     found = {}
-    for release, components in (("a2-25.5.0", None), ("a2-25.5.2", ("driver", "firmware"))):
-        words = ["--out", str(work / "depot"), "--payload", str(work / "hardware" / "payload"), "--release", release]
+    plan = (("a2-25.5.0", None, "ok"), ("a2-25.5.1", ("driver",), "dead-after-boot"), ("a2-25.5.2", ("driver", "firmware"), "ok"),
+            ("a3-25.5.0", ("driver", "firmware"), "ok"))  # fmt: skip
+    for release, components, mode in plan:
+        words = ["--out", str(work / "depot"), "--payload", str(work / "hardware" / "payload"), "--release", release, "--mode", mode]
         for component in components or ():
             words += ["--component", component]
         done = subprocess.run([sys.executable, str(HERE / "build.py"), *words], check=True, capture_output=True, text=True)
         names = components or ("driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime")
         for name, line in zip(names, done.stdout.splitlines(), strict=True):
-            found[name if not components else f"{name}-25.5.2"] = f"/root/depot/{Path(line).name}"
+            found[name if not components else f"{name}-{release.removeprefix('a2-')}"] = f"/root/depot/{Path(line).name}"
     assert nodes("docker", "--", "cp", str(work / "depot"), f"{NODE}:/root/").returncode == 0
     run("getent passwd HwHiAiUser || useradd -m HwHiAiUser")
     return found
@@ -151,6 +153,31 @@ def test_no_node_appears(packages):
     on_node("npu-sim", "set", "kernel.npu_nodes_appear", "true", "time_scale", "0.01")
 
 
+def test_a_driver_that_is_dead_after_the_boot_and_back(packages):
+    done = run(f"{packages['driver-25.5.1']} --upgrade --quiet")
+    assert done.returncode == 2 and state("kernel.driver_version") == "25.5.2"
+    assert nodes("reboot", NODE).returncode == 0
+    look = run("cat /sys/module/drv_pcie_host/version; npu-smi info; ls /dev/davinci0")
+    assert look.stdout.startswith("25.5.1\n") and "ret is -8005" in look.stdout and look.returncode != 0
+    assert run(f"{packages['driver-25.5.2']} --upgrade --quiet").returncode == 0
+    assert run("test -e /dev/davinci7 && npu-smi info | grep -c 910B3").stdout == "8\n"
+
+
+def test_power_cut_where_the_package_stands_still(packages):
+    """The container goes at once, as a machine without power; the next run mends what is left."""
+    on_node("npu-sim", "set", "package.pause_at", "driver:90")
+    run(f"setsid -f {packages['driver']} --upgrade --quiet > /dev/null 2>&1; until [ -e /run/npu-sim/paused ]; do sleep 0.1; done")
+    assert nodes("docker", "--", "kill", NODE).returncode == 0
+    assert nodes("docker", "--", "start", NODE).returncode == 0
+    assert nodes("up", NODE).returncode == 0
+    on_node("npu-sim", "set", "package.pause_at", "null")
+    assert "Driver_Install_Status" not in run("cat /etc/ascend_install.info").stdout
+    assert run("cat /usr/local/Ascend/driver/version.info").returncode != 0
+    assert run(f"{packages['driver-25.5.2']} --upgrade --quiet").returncode in (0, 2)
+    assert nodes("reboot", NODE).returncode == 0
+    assert state("kernel.driver_version") == "25.5.2"
+
+
 def test_uninstall(packages):
     assert run(f"{packages['docker_runtime']} --uninstall && systemctl restart docker").returncode == 0
     for name in ("cann_kernels", "cann_toolkit"):
@@ -160,3 +187,12 @@ def test_uninstall(packages):
     assert run("ls /dev/davinci0").returncode != 0
     assert run(f"{packages['firmware-25.5.2']} --uninstall").returncode == 0
     assert run("cat /etc/ascend_install.info").returncode != 0
+
+
+def test_another_family(packages):
+    on_node("npu-sim", "init", "--product", "a3")
+    assert "not match, please check" in run(f"{packages['driver']} --full --quiet").stdout
+    assert run(f"{packages['driver-a3-25.5.0']} --full --quiet --install-for-all").returncode == 0
+    done = run(f"{packages['firmware-a3-25.5.0']} --full --quiet")
+    assert done.returncode == 0 and "The firmware of [16] chips" in done.stdout
+    assert run("ls /dev/davinci[0-9]* | wc -l; npu-smi info | grep -c Ascend910").stdout == "16\n16\n"

@@ -303,7 +303,7 @@ do_install()
     pause_point record
 
     # The steps are a process of their own: TERM to this script alone lets them come to their end first (section 8).
-    export path user group type for_all force
+    export path user group type for_all force quiet
     ./steps.sh
     local rc=$?
     if [ $rc -eq 1 ]; then

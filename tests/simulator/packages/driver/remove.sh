@@ -76,7 +76,7 @@ remove_files()
         /etc/logrotate.d/nputool-log /usr/local/bin/npu-smi /usr/local/sbin/npu-smi /usr/local/bin/npu-healthcheck.sh \
         /usr/local/sbin/npu-healthcheck.sh /usr/bin/device_boot_init.sh /usr/bin/hccn_tool /usr/bin/msnpureport \
         /lib/systemd/system/ascend-kmsagent.service
-    rm -rf /usr/local/dcmi /run/ascend/hardware
+    rm -rf /usr/local/dcmi /run/ascend/hardware /usr/src/davinci_ascend-1.0 /var/lib/dkms/davinci_ascend
     ldconfig >/dev/null 2>&1
 }
 

@@ -106,18 +106,16 @@ copy_modules()
 
 load_modules()
 {
-    local name
     # What udev and the start script do on a real host: owner and mode of the device nodes.
     npu-sim set kernel.node_owner "\"$user\"" kernel.node_group "\"$group\"" \
         kernel.node_mode "\"$([ $others_read = y ] && echo 0666 || echo 0660)\"" >/dev/null
     # A module that is still loaded (no hot reset) stays as it is: new files, old modules.
     modules_loaded && return
-    while read -r name; do
-        if [ "$mode" = modprobe-fails ] || ! modprobe "$name"; then
-            log ERROR "Driver_ko_install_manually failed: $name"
-            exit 1
-        fi
-    done < driver/host/order
+    # The vendor's script calls modprobe for each; one call for all is the same and takes a tenth of the time here.
+    if [ "$mode" = modprobe-fails ] || ! modprobe -a $(cat driver/host/order); then
+        log ERROR "Driver_ko_install_manually failed: $(head -n 1 driver/host/order)"
+        exit 1
+    fi
 }
 
 nodes_there() { [ -e /dev/davinci_manager ] && ls /dev/davinci[0-9]* >/dev/null 2>&1; }
@@ -147,7 +145,31 @@ wait_for_devices()
     return 1
 }
 
+# Commercial packages build their modules here, where the old driver is gone already.
+build_environment()
+{
+    local headers
+    headers=/lib/modules/$(uname -r)/build
+    if [ -d "$headers" ] && command -v dkms gcc make >/dev/null; then
+        log INFO "driver install type: DKMS"
+        mkdir -p /usr/src/davinci_ascend-1.0 /var/lib/dkms/davinci_ascend/1.0
+        sim_wait 41
+        return
+    fi
+    if [ "$quiet" = n ]; then
+        log WARNING "rebuild ko has something wrong"
+        ask "Do you want to try build driver after input kernel absolute path?" && ask "Please input your kernel absolute path:"
+    fi
+    log ERROR "Drv_dkms_env_check failed, details in : /var/log/ascend_seclog/ascend_rebuild.log"
+    exit 1
+}
+
 sim_wait 2
+case $type:$dkms in
+    devel:* | docker:*) ;;
+    *:y) build_environment ;;
+    *) log INFO "driver install type: Direct" ;;
+esac
 progress 10
 copy_files
 sim_wait 1

@@ -169,8 +169,28 @@ def test_a_driver_dead_after_boot_works_until_then_and_a_good_one_mends_it(state
     for dead in (True, False):
         content["kernel"]["driver_loaded"] = False
         monkeypatch.setattr(npu_sim, "module_is_dead", lambda dead=dead: dead)
-        module_tools.load_module("drv_pcie_host")
+        module_tools.load_modules(["drv_pcie_host"])
         assert npu_sim.devices_answer(content) != dead
+
+
+def test_module_tools_change_the_state_once(state, monkeypatch):
+    names = ["drv_pcie_host", "ascend_xsmem", "ts_agent"]
+    updates = []
+    real = npu_sim.update
+    monkeypatch.setattr(module_tools.npu_sim, "update", lambda change: updates.append(real(change, state)))
+    monkeypatch.setattr(module_tools, "loaded", lambda: npu_sim.loaded_modules(npu_sim.load(state)))
+    monkeypatch.setattr(npu_sim, "module_version", lambda name, root="/": "25.5.2" if name in names else None)
+    monkeypatch.setattr(npu_sim, "holders", list)
+    assert module_tools.rmmod(module_tools.loaded()) == 0
+    assert module_tools.loaded() == [] and len(updates) == 1
+    assert module_tools.modprobe(["-a", *names, "no_such"]) == 1
+    assert set(module_tools.loaded()) == set(names) and len(updates) == 2
+    assert npu_sim.get(npu_sim.load(state), "kernel.driver_version") == "25.5.2"
+    monkeypatch.setattr(npu_sim, "holders", lambda: [{"pid": 1}])
+    with pytest.raises(npu_sim.StateError, match="in use"):
+        module_tools.rmmod(["ts_agent", "drv_pcie_host", "ascend_xsmem"])
+    # Half of the modules are gone, as with the real tool.
+    assert set(module_tools.loaded()) == {"drv_pcie_host", "ascend_xsmem"} and len(updates) == 3
 
 
 @pytest.mark.parametrize(("value", "good"), [("driver:40", True), (None, True), ("driver", False), (3, False)])

@@ -21,11 +21,13 @@ case $1 in
 esac
 """,
     "modprobe": """#!/bin/sh
-file=/lib/modules/$(uname -r)/updates/$1.ko
-[ -e "$file" ] || exit 1
-mkdir -p /sys/module/$1
-cut -d" " -f4 $file > /sys/module/$1/version
-[ $1 = drv_pcie_host ] || exit 0
+shift # -a
+for name; do
+    file=/lib/modules/$(uname -r)/updates/$name.ko
+    [ -e "$file" ] || exit 1
+    mkdir -p /sys/module/$name
+    cut -d" " -f4 $file > /sys/module/$name/version
+done
 grep -q '"npu_nodes_appear": false' /var/lib/npu-sim/state.json && exit 0
 for name in davinci0 davinci1 davinci_manager devmm_svm hisi_hdc; do : > /dev/$name; done
 """,

@@ -270,6 +270,20 @@ def test_a_virtual_machine_has_no_hot_reset(build, driver, sandbox):
     assert "Reboot needed for uninstallation" in sandbox.run(f"{driver} --uninstall").stdout
 
 
+def test_modules_that_have_to_be_built(build, driver, sandbox):
+    sandbox.run(f"{driver} {FULL}")
+    package = sandbox.add(build("driver", "--driver", "25.5.2", "--dkms"))
+    done = sandbox.run(f"{package} --upgrade --quiet")
+    # The old driver is gone by then.
+    assert done.returncode == 1 and "Drv_dkms_env_check failed" in done.stdout and version(sandbox) is None
+    done = sandbox.run(f"timeout -k 1 2 {package} --full")
+    assert done.stdout.count("input error, please input again") > 20
+    tools = "for name in dkms gcc make; do ln -sf /bin/true /usr/local/sbin/$name; done; mkdir /lib/modules/$(uname -r)/build"
+    done = sandbox.run(f"{tools}; {package} {FULL}")
+    assert "driver install type: DKMS" in done.stdout and version(sandbox) == "25.5.2"
+    assert sandbox.run(f"{package} --uninstall; ls /usr/src/davinci_ascend-1.0").stdout.count("davinci_ascend") == 0
+
+
 def test_an_all_in_one_record_ends_with_0(driver, sandbox):
     done = sandbox.run(f"touch /etc/HiAI_install.info; {driver} {FULL}")
     assert done.returncode == 0 and "0x0094" in done.stdout and not sandbox.exists("/usr/local/Ascend")
