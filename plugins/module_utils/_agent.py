@@ -172,8 +172,3 @@ def decide_service(observed, config, unit):
     return {
         "write_config": write_config, "write_unit": write_unit, "enable": not observed["enabled"], "action": action, "reasons": reasons,
     }
-
-
-def converged(observed, archive_sha256, config, unit):
-    """True when a node needs no call for the agent at all."""
-    return observed["archive_sha256"] == archive_sha256 and not decide_service(observed, config, unit)["reasons"]

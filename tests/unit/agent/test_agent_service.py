@@ -10,6 +10,7 @@ import pytest
 from agent_rig import REPO
 from delivery_rig import Result
 
+from ansible_collections.npu.fleet.plugins.filter.recovery import agent_due
 from ansible_collections.npu.fleet.plugins.module_utils import _agent, _agent_service
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
@@ -227,7 +228,7 @@ def test_observe_a_node_without_agent(tmp_path):
     }
 
 
-def test_observe_and_converged(node):
+def test_observe_and_nothing_due(node):
     systemd = Systemd(node)
     present(node, systemd)
     current = node / "opt/npu-agent/current"
@@ -235,13 +236,11 @@ def test_observe_and_converged(node):
     (current / _agent.MARKER).write_text(json.dumps(marker))
     seen = _agent.observe(str(node), systemd)
     assert (seen["version"], seen["archive_sha256"], seen["active"], seen["enabled"]) == ("0.1.0", "abc", True, True)
-    assert _agent.converged(seen, "abc", "poll_seconds: 1\n", "[Service]\n")
-    assert not _agent.converged(seen, "abd", "poll_seconds: 1\n", "[Service]\n")
-    assert not _agent.converged(seen, "abc", "poll_seconds: 2\n", "[Service]\n")
+    assert agent_due(seen, "poll_seconds: 1\n", "[Service]\n") == []
+    assert agent_due(seen, "poll_seconds: 2\n", "[Service]\n") == ["the configuration is another one"]
     (current / "bin/npu-agent").unlink()
     seen = _agent.observe(str(node), systemd)
     assert (seen["version"], seen["archive_sha256"]) == (None, None)
-    assert not _agent.converged(seen, "abc", "poll_seconds: 1\n", "[Service]\n")
 
 
 def test_start_is_counted_in_monotonic_time():
