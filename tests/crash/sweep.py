@@ -13,8 +13,8 @@ Flows: install (nothing -> N), upgrade (N-1 -> N), rollback (N -> N-1), each of 
     power    docker kill of the whole node at every journal line and every stage, then a boot
 
 After each, one run (and the reboot that it asks for) must end in the wanted state or in the old one, with disk, running version,
-firmware of every chip and our own record agreeing. Ends with 1 at the first node that is not, or, with --go-on, names all. The kernel's page cache survives a
-docker kill, so a missing fsync is not seen here.
+firmware of every chip and our own record agreeing. Ends with 1 at the first node that is not (with --go-on at the end). The kernel's
+page cache survives a docker kill, so a missing fsync is not seen here.
 """
 
 import argparse
