@@ -24,7 +24,7 @@ _ANSWERS = {
 
 
 def entry(observed, plan=None, error=None, away=False):
-    """What one node adds to the report; of a node that did not get so far, ``observed`` or ``plan`` is None."""
+    """What one node adds to the report; of a node that did not get so far, ``observed`` or ``plan`` is empty."""
     if away or not (error or observed):
         status = "unreachable"
     elif error:
@@ -39,7 +39,7 @@ def entry(observed, plan=None, error=None, away=False):
     if observed:
         node = {key: observed.get(key) for key in ("hostname", "product", "family", "arch", "kernel")}
         node.update(chips=len(observed["chips"]), os=(observed.get("os") or {}).get("pretty_name"))
-    return {"status": status, "node": node, "plan": plan if status in ("refused", "planned", "unchanged") else None, "error": error}
+    return {"status": status, "node": node, "plan": plan if status in ("refused", "planned", "unchanged") else None, "error": error or None}
 
 
 def report(names, observed, plans, errors, away, *, made):
