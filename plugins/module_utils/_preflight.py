@@ -15,6 +15,7 @@ import sys
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._files import find_program
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
+from ansible_collections.npu.fleet.plugins.module_utils._packages._good import CACHE_DIR
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_PATH
 from ansible_collections.npu.fleet.plugins.module_utils._packages._records import parse_values
 from ansible_collections.npu.fleet.plugins.module_utils._packages._state import INSTALL_INFO
@@ -22,9 +23,8 @@ from ansible_collections.npu.fleet.plugins.module_utils._preflight_foreign impor
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_kernel import boots_next, listed, modules_for, read, sources
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_tools import BUILD_TOOLS, TOOLS
 
-# Where packages are kept, unpacked and logged; the same defaults as npu_package has.
-CACHE = "/var/cache/npu-fleet"
-_USES = (("cache", CACHE), ("extraction", CACHE + "/work"), ("log", "/var/log"), ("modules", "/lib/modules"))
+# Where packages are kept, unpacked and logged.
+_USES = (("cache", CACHE_DIR), ("extraction", CACHE_DIR + "/work"), ("log", "/var/log"), ("modules", "/lib/modules"))
 _ST_RDONLY, _ST_NOEXEC = 1, 8
 _MIB = 1 << 20
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")

@@ -196,7 +196,7 @@ npu:
         cann_kernels: {"on_disk": "8.5.0"}
         docker_runtime: {"on_disk": "7.3.0"}
     components:
-      description: State of each component (V(absent), V(present), V(half_installed), V(reboot_pending) or V(foreign)) with its record.
+      description: State (V(absent), V(present), V(half_installed), V(reboot_pending), V(mismatched), V(foreign)) and record of each component.
       type: dict
       sample: {"firmware": {"state": "absent", "version": null, "running": null, "path": null, "reason": null, "record": {}}}
     engines:
@@ -251,6 +251,17 @@ npu:
       type: list
       elements: str
       sample: []
+    record:
+      description:
+        - What runs of this collection have noted on the node. C(installed) has file and checksum of each package, C(good) the last two sets
+          of versions that passed the gates and whether their packages lie in the cache, C(failed) the sets that did not work here,
+          C(unlisted_reason) why versions are installed that no release has.
+      type: dict
+      sample:
+        installed: {}
+        good: {"current": null, "previous": null}
+        failed: []
+        unlisted_reason: null
     preflight:
       description:
         - Facts that decide whether vendor packages can work on this host; the filter P(npu.fleet.plan#filter) judges them.
@@ -286,8 +297,10 @@ npu:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
 from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options
 from ansible_collections.npu.fleet.plugins.module_utils._observe import observe as observe_node
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _good, _journal
 from ansible_collections.npu.fleet.plugins.module_utils._preflight import look
 
 
@@ -296,9 +309,10 @@ def argument_spec():
 
 
 def observe(params):
-    """What is returned as npu. The gates need no preflight, so it is not part of their look."""
+    """What is returned as npu. The gates need neither preflight nor the record of former runs, so they are not part of their look."""
     npu = observe_node(params)
-    return dict(npu, preflight=look(params, npu))
+    proved = _good.read(under(params["root"], _journal.STATE_DIR), under(params["root"], _good.CACHE_DIR))
+    return dict(npu, preflight=look(params, npu), record=proved)
 
 
 def main():

@@ -136,12 +136,13 @@ def with_files(steps, observed, wanted, pins):
                 found.append(finding("error", error.code, step["component"], error.message, error.hint or ""))
             else:
                 if package["sha256"] is None:
-                    missing.append(package["file"])
+                    missing.append((step["component"], package["file"]))
         whole.append(dict(step, **package))
     if missing:
-        message = f"No checksum is known for {', '.join(missing)}, and nothing runs without one."
-        hint = f"Run `sha256sum {' '.join(missing)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums."
-        found.append(finding("error", "checksum_missing", missing[0], message, hint))
+        names = [name for _component, name in missing]
+        message = f"No checksum is known for {', '.join(names)}, and nothing runs without one."
+        hint = f"Run `sha256sum {' '.join(names)}` in the depot, compare with the vendor, and add them to npu_fleet_checksums."
+        found.append(finding("error", "checksum_missing", missing[0][0], message, hint))
     needed = next((step for step in whole if step["file"]), None)
     if needed:
         package_source(wanted.get("depot"), needed["file"], needed["source"])
