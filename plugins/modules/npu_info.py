@@ -196,7 +196,7 @@ npu:
         cann_kernels: {"on_disk": "8.5.0"}
         docker_runtime: {"on_disk": "7.3.0"}
     components:
-      description: State (V(absent), V(present), V(half_installed), V(reboot_pending), V(mismatched), V(foreign)) and record of each component.
+      description: State (V(absent), V(present), V(half_installed), V(reboot_pending), V(mismatched), V(foreign)) and record of each.
       type: dict
       sample: {"firmware": {"state": "absent", "version": null, "running": null, "path": null, "reason": null, "record": {}}}
     engines:

@@ -242,3 +242,74 @@ def test_a_way_down_was_not_approved_by_a_way_up():
     up, down = older(driver="25.3.rc1"), older(driver="26.0.rc1")
     assert codes(_plan.make_plan(down, dict(downgrade, ceiling=approved(up, downgrade)))) == ["beyond_approved"]
     assert codes(_plan.make_plan(up, dict(downgrade, ceiling=approved(down, downgrade)))) == []
+
+
+# --- a lock -----------------------------------------------------------------------------------------------------------
+
+def locked(**changes):
+    """A lock of release 25.5.0 for a2 on x86_64."""
+    versions = {"driver": "25.5.0", "firmware": "7.8.0.5.216", "cann": "8.5.0", "docker_runtime": "7.3.0"}
+    places = {
+        "Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run": ("driver", "25.5.0", "a2", "x86_64"),
+        "Ascend-hdk-910b-npu-firmware_7.8.0.5.216.run": ("firmware", "7.8.0.5.216", "a2", None),
+        "Ascend-cann-toolkit_8.5.0_linux-x86_64.run": ("cann_toolkit", "8.5.0", None, "x86_64"),
+        "Ascend-cann-910b-ops_8.5.0_linux-x86_64.run": ("cann_kernels", "8.5.0", "a2", "x86_64"),
+        "Ascend-docker-runtime_7.3.0_linux-x86_64.run": ("docker_runtime", "7.3.0", None, "x86_64"),
+    }
+    packages = [
+        {"family": family, "arch": arch, "component": name, "version": version, "file": file, "size": 200 << 20, "sha256": "5" * 64,
+         "source": f"http://depot.example.com/{file}", "signature": None}
+        for file, (name, version, family, arch) in places.items()
+    ]
+    return dict({"lock": 1, "release": "25.5.0", "unlisted_reason": None, "sets": {"a2": versions}, "packages": packages}, **changes)
+
+
+LOCKED = dict(WANTED, versions={}, checksums={}, depot="", lock=locked())
+
+
+def test_a_lock_has_versions_files_sums_sizes_and_places():
+    plan = _plan.make_plan(bare(), LOCKED)
+    assert (plan["refused"], plan["release"], plan["verdict"]) == ([], "25.5.0", "matched")
+    assert [(step["component"], step["sha256"], step["size"]) for step in plan["packages"]] == [
+        (name, "5" * 64, 200 << 20) for name in ("driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime")
+    ]
+    assert plan["packages"][0]["source"].endswith("/Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run")
+    assert plan["engine"]["action"] == "register"  # its version comes from the lock as well
+
+
+def test_a_lock_without_this_family_refuses_the_node_in_words():
+    npu = bare()
+    npu.update(family="310p", families=["310p"])
+    (refused,) = _plan.make_plan(npu, LOCKED)["refused"]
+    assert (refused["code"], refused["component"]) == ("lock_family", "driver")
+    assert "310p/x86_64" in refused["hint"]
+
+
+def test_the_reason_in_the_lock_counts_and_is_handed_on():
+    sets = {"a2": {"driver": "25.5.0", "cann": "7.0.0"}}
+    packages = [dict(one) for one in locked()["packages"] if one["component"] in ("driver", "cann_toolkit")]
+    kernels = dict(packages[1], component="cann_kernels", family="a2", arch=None, file="Ascend-cann-kernels-910b_7.0.0_linux.run")
+    packages[1].update(file="Ascend-cann-toolkit_7.0.0_linux-x86_64.run")
+    packages.append(kernels)
+    for one in packages[1:]:
+        one["version"] = "7.0.0"
+    reason = "tried on rack 7"
+    lock = locked(release=None, sets=sets, packages=packages, unlisted_reason=reason)
+    plan = _plan.make_plan(bare(), dict(LOCKED, lock=lock))
+    assert (codes(plan), plan["verdict"], plan["unlisted_reason"]) == ([], "unlisted", reason)
+    assert codes(_plan.make_plan(bare(), dict(LOCKED, lock=dict(lock, unlisted_reason=None)))) == ["unlisted"]
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"versions": {"cann": "8.3.RC1"}}, "npu_fleet_versions.cann is 8.3.RC1, the lock says 8.5.0"),
+    ({"release": "25.3.RC1"}, "npu_fleet_release is 25.3.RC1, the lock says 25.5.0"),
+    ({"lock": "/nowhere/npu.lock.yml"}, "/nowhere/npu.lock.yml can not be read"),
+])
+def test_a_lock_that_contradicts_or_is_not_there_stops_the_run(given, words):
+    with pytest.raises(FleetError, match=words):
+        _plan.make_plan(bare(), dict(LOCKED, **given))
+
+
+def test_what_agrees_with_the_lock_may_stand_beside_it():
+    plan = _plan.make_plan(bare(), dict(LOCKED, release="25.5.0", versions={"driver": "25.5.0"}))
+    assert (plan["refused"], len(plan["packages"])) == ([], 5)
