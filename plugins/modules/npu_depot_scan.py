@@ -134,7 +134,7 @@ problems:
   type: list
   elements: dict
   sample: [{"file": "x.run", "code": "package_damaged", "message": "x.run is damaged", "hint": "Copy it to the depot again."}]
-skipped:
+passed_over:
   description: Packages that were not asked for, and archives (C(.zip)) that must be unpacked first.
   returned: success
   type: list

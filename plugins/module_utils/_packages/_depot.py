@@ -45,7 +45,8 @@ def scan(src, wanted, trust, tmpdir=None):
     place = _Index(src, tmpdir) if _fetch.is_url(src) else _Folder(src)
     names = place.names()
     sums = parse_sums(place.text(SUMS)) if SUMS in names else {}
-    result = {"packages": [], "problems": [], "skipped": [], "unknown": []}
+    # No key may be called "skipped": Ansible would take the task for one.
+    result = {"packages": [], "problems": [], "passed_over": [], "unknown": []}
     for name in sorted(set(names) | set(sums)):
         if not name.lower().endswith((".run", ".zip")):
             continue
@@ -55,7 +56,7 @@ def scan(src, wanted, trust, tmpdir=None):
             result["unknown"].append(name)
             continue
         if said["format"] != "run" or not wanted.has(said):
-            result["skipped"].append(name)
+            result["passed_over"].append(name)
             continue
         try:
             result["packages"].append(_look(place, name, names, sums.get(name), trust))
@@ -145,7 +146,8 @@ class _Folder(object):
     def opened(self, name, on_disk):
         path = os.path.join(self._path, name)
         if not os.path.exists(path):
-            raise _unreadable(path, "%s names it, but it is not there" % SUMS)
+            message = "%s is named in %s and not there." % (name, SUMS)
+            raise FleetError(message, "package_missing", "scan", object=path, hint=_runfile.COPY_AGAIN % name)
         if not os.access(path, os.R_OK):
             raise _unreadable(path, "permission denied")
         return _File(name, path)

@@ -68,7 +68,7 @@ def test_a_folder(tmp_path):
     assert {entry["component"]: entry["sha256"] for entry in result["packages"]} == sums
     assert names(result) == sorted(names(result))
     assert result["problems"] == []
-    assert (result["skipped"], result["unknown"]) == (["Ascend-hdk-910b-npu_25.5.0_linux-x86-64.zip"], ["driver.run"])
+    assert (result["passed_over"], result["unknown"]) == (["Ascend-hdk-910b-npu_25.5.0_linux-x86-64.zip"], ["driver.run"])
     assert result["packages"][0]["source"] == str(tmp_path / "depot" / result["packages"][0]["file"])
 
 
@@ -127,7 +127,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
         packages.DRIVER: "package_truncated",
         packages.TOOLKIT.replace("8.5.0", "8.5.1"): "package_contradicts",
         packages.FIRMWARE: "checksum_differs",
-        packages.DRIVER.replace("910b", "310p"): "package_unreadable",
+        packages.DRIVER.replace("910b", "310p"): "package_missing",
     }
     assert names(result) == [packages.OPS, packages.RUNTIME]
 

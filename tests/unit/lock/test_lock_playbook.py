@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The playbook npu.fleet.lock as a user runs it."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -37,6 +36,7 @@ def flat(done):
 
 def test_a_folder_of_the_node_twice(play, tmp_path):
     sums = packages.depot(tmp_path / "depot")
+    (tmp_path / "depot" / "Ascend-hdk-910b-npu_25.5.0_linux-x86-64.zip").write_bytes(b"PK")
     done = play("--check")
     assert done.returncode == 0, flat(done)
     assert not (tmp_path / "npu.lock.yml").exists()
@@ -44,6 +44,8 @@ def test_a_folder_of_the_node_twice(play, tmp_path):
     done = play()
     assert done.returncode == 0, flat(done)
     assert "changed=1" in done.stdout
+    # A result with a key "skipped" would count as a task that was skipped.
+    assert "skipped=0" in done.stdout
     assert "localhost -> node1" in done.stdout
     content = (tmp_path / "npu.lock.yml").read_bytes()
     assert {package["component"]: package["sha256"] for package in yaml.safe_load(content)["packages"]} == sums
@@ -73,18 +75,16 @@ def test_an_unlisted_set_is_refused_before_the_depot_is_read(play, tmp_path):
     assert "row 25.5.0 (2026-01) allows cann 8.5.0" in flat(done)
 
 
-@pytest.mark.parametrize("missing", ["npu_fleet_depot", "npu_fleet_lock_for", "npu_fleet_release"])
-def test_a_variable_is_missing(play, missing):
-    done = play(**{missing: "" if missing != "npu_fleet_lock_for" else []})
+def test_variables_are_missing(play):
+    done = play(npu_fleet_depot="", npu_fleet_lock_for=[], npu_fleet_release="")
     assert done.returncode != 0
-    assert f"{missing} " in flat(done)
+    assert "Set npu_fleet_depot (an http(s):// URL or a folder), npu_fleet_lock_for (a list such as [a2/x86_64])" in flat(done)
     assert "TASK [Look at the depot]" not in done.stdout
 
 
 def test_the_lock_goes_where_it_is_wanted(play, tmp_path):
+    """A path is relative to where the command was started."""
     packages.depot(tmp_path / "depot")
     (tmp_path / "locks").mkdir()
     assert play(npu_fleet_lock="locks/east.yml").returncode == 0
-    first = hashlib.sha256((tmp_path / "locks" / "east.yml").read_bytes()).hexdigest()
-    assert play(npu_fleet_lock=str(tmp_path / "west.yml")).returncode == 0
-    assert hashlib.sha256((tmp_path / "west.yml").read_bytes()).hexdigest() == first
+    assert (tmp_path / "locks" / "east.yml").read_bytes().startswith(b"# Written by")
