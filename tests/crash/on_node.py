@@ -69,18 +69,21 @@ def run(settings):
             if step["action"] == "refuse":
                 answer["error"] = f"{step['component']}: {step['code']}: {step['reason']}"
                 break
-            if step["action"] == "none":
+            if step["action"] == "none" and not settings.get("call_always"):
                 continue
             wish = dict.fromkeys(install.Wish._fields)
             wish.update(
-                component=step["component"], version=step["to"], src=wanted[step["component"]]["src"], state="present", timeout=120,
-                sha256=wanted[step["component"]]["sha256"], allow_downgrade=step["action"] == "downgrade", install_for_all=True,
-                install_path="/usr/local/Ascend", remote_src=True,
+                component=step["component"], version=step["to"], src=wanted[step["component"]]["src"], state="present",
+                timeout=settings.get("timeout", 120), sha256=wanted[step["component"]]["sha256"],
+                allow_downgrade=step["action"] == "downgrade", install_for_all=True, install_path="/usr/local/Ascend", remote_src=True,
             )
             places = install.Places(CACHE, journal.STATE_DIR, "/var/log/npu-fleet", detached.STATE_DIR)
             done = install.Installer(install.Wish(**wish), lambda name=step["component"]: node.observe(name), places).ensure(False)
             answer["steps"].append(f"{step['component']} {done['step']['action']}")
             answer["reboot"] |= done["reboot_required"]
+            if done["running"]:
+                answer["error"] = f"running: the package of {step['component']} still runs"
+                return answer
         # Whether a reboot is needed is observed: a run may have ended only after the first look.
         answer["reboot"] |= any(now["state"] == "reboot_pending" for now in observe(node)["components"].values())
     except FleetError as error:

@@ -75,6 +75,8 @@ class Installer(object):
             if step["action"] != "none":
                 return self._apply(step, observed)
             self._adopt()
+            if self._wish.state == "present":
+                self._doubt(observed["components"][self._wish.component], observed)
             return self._finish(observed)
 
     def _patience(self):
@@ -362,11 +364,22 @@ class Installer(object):
         after = observed["components"][self._wish.component]
         written = self._wish.component == "firmware" and self.result["changed"] and not observed.get("firmware_known")
         # Firmware that was just written and that no chip tells of is not running yet, nor is a fresh driver that does not answer.
+        if self._wish.component == "firmware" and after["state"] == "present" and not observed.get("firmware_known"):
+            written = written or _journal.boot_of(self._places.state_dir, "firmware", after["version"]) == (_journal.boot_id() or "")
         written = written or (self._wish.component == "driver" and self.result["changed"] and _silent(after))
         # Never ask for a reboot in the middle of it.
         reboot = (after["state"] == "reboot_pending" or written) and not self.result["running"]
         self.result.update(after=self._brief(observed), reboot_required=reboot)
         return self.result
+
+    def _doubt(self, now, observed):
+        """Do not call right what is only right on disk."""
+        if self._wish.component == "driver" and now["state"] == "present" and _silent(now):
+            message = "Driver %s is complete on disk, but does not answer." % now["version"]
+            hint = "`npu-smi info` and `dmesg | grep -i -e davinci -e devdrv` on the node tell more; going back may help."
+            raise FleetError(message, "driver_silent", "observe", object="driver", observed=now["running"], hint=hint)
+        if self._wish.component == "firmware" and observed.get("family") and not observed.get("firmware_known"):
+            self.result["warnings"].append("Firmware %s is written; no chip tells which one it runs." % now["version"])
 
     def _brief(self, observed):
         now = observed["components"][self._wish.component]
