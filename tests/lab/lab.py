@@ -2,7 +2,7 @@
 """A fleet on one machine: simulated NPU servers, a depot, an API server stand-in, and the inventory and variables of a user.
 
     lab.py build                 build simulator, packages, kubelet stand-in and node image (cached)
-    lab.py up NAME [--count N]   boot N fresh nodes NAME-1 .. NAME-N and write .build/lab/NAME/
+    lab.py up NAME [--count N] [--depot DIR]   boot N fresh nodes NAME-1 .. NAME-N and write .build/lab/NAME/
     lab.py down NAME             take them away
     lab.py destroy               take every node, image and the container engine away
 
@@ -202,6 +202,7 @@ def main():
     verb = verbs.add_parser("up")
     verb.add_argument("name")
     verb.add_argument("--count", type=int, default=1)
+    verb.add_argument("--depot", type=Path, help="folder with packages, instead of the one that build makes")
     verb = verbs.add_parser("down")
     verb.add_argument("name")
     verbs.add_parser("destroy")
@@ -209,7 +210,7 @@ def main():
     if args.verb == "build":
         build()
     elif args.verb == "up":
-        say(f"lab {args.name} in {up(args.name, args.count)}")
+        say(f"lab {args.name} in {up(args.name, args.count, args.depot)}")
     elif args.verb == "down":
         down(args.name)
     else:
