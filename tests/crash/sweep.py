@@ -288,7 +288,18 @@ def plan(sweep, args):
     if args.short:
         wanted = [one for one in SHORT if args.flow in (None, one[0])]
         found = [next(p for p in found if p[:2] == one[:2] and one[2] in p[2][1]) for one in wanted]
-    return [p for p in found if args.kind in (None, p[1]) and (args.only or "") in p[2][1]]
+    return spread([p for p in found if args.kind in (None, p[1]) and (args.only or "") in p[2][1]])
+
+
+def spread(points):
+    """A run that is stopped early has seen some of each flow and kind."""
+    seen = Counter()
+    keyed = []
+    for point in points:
+        # From both ends and the middle of each: neighbours differ least.
+        keyed.append((seen[point[:2]] * 7 % 23, seen[point[:2]], point))
+        seen[point[:2]] += 1
+    return [point for _turn, _number, point in sorted(keyed, key=lambda entry: entry[:2])]
 
 
 def work(sweep, queue, report, go_on):

@@ -491,6 +491,30 @@ def test_a_fresh_driver_that_does_not_answer_needs_a_reboot(machine, monkeypatch
     assert machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))["reboot_required"]
 
 
+def test_a_driver_that_does_not_answer_is_not_called_right(machine):
+    package = machine.package(DRIVER, GOOD_DRIVER)
+    machine.install("driver", "25.5.0", **package)
+    machine.running.update(driver_loaded=True, driver_version=None)
+    error = machine.refused("driver", "25.5.0", **package)
+    assert (error.code, machine.installer.result["step"]["action"]) == ("driver_silent", "none")
+
+
+GOOD_FIRMWARE = HELP + """mkdir -p "$ROOT/usr/local/Ascend/firmware"
+echo "Version=7.8.0.5.216" >"$ROOT/usr/local/Ascend/firmware/version.info"
+echo "Firmware_Install_Path_Param=/usr/local/Ascend" >>"$ROOT/etc/ascend_install.info" """
+
+
+def test_firmware_that_no_chip_tells_of_waits_for_the_next_boot(machine, monkeypatch):
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER))
+    package = machine.package(FIRMWARE, GOOD_FIRMWARE)
+    for _ in range(2):
+        assert machine.install("firmware", "7.8.0.5.216", **package)["reboot_required"]
+    monkeypatch.setattr(_journal, "boot_id", lambda: "the next one")
+    result = machine.install("firmware", "7.8.0.5.216", **package)
+    assert (result["changed"], result["reboot_required"]) == (False, False)
+    assert "no chip tells" in result["warnings"][0]
+
+
 def test_a_mismatched_driver_is_not_repaired_by_a_package_that_failed(machine):
     package = machine.package(DRIVER, GOOD_DRIVER)
     machine.install("driver", "25.5.0", **package)
