@@ -20,6 +20,14 @@ A3_BUSES = ("9d", "9f", "99", "9b", "95", "97", "91", "93", "8d", "8f", "89", "8
 PCIE_BUSES = ("01", "02", "81", "82")
 
 
+#: Nodes beside the chips; the second list is what 310B boards have more (mounts of the vendor's ascend-docker-runtime).
+SERVER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+BOARD_NODES = (
+    "davinci_manager_docker", "svm0", "ts_aisle", "upgrade", "sys", "vdec", "vpc", "pngd", "venc", "log_drv", "acodec", "ai", "ao", "vo",
+    "hdmi",
+)  # fmt: skip
+
+
 def _pci(device: str, sub_vendor: str, sub_device: str) -> dict[str, str]:
     return {"vendor": HUAWEI, "device": device, "subsystem_vendor": sub_vendor, "subsystem_device": sub_device}
 
@@ -92,6 +100,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
         "name": "310B4",
         "layout": "cards",
         "mcu": False,
+        "managers": (*SERVER_NODES, *BOARD_NODES),
         "aicore_count": 1,
         "topo": {"other": 2},
         "unsupported": _NO_HBM,
@@ -134,6 +143,7 @@ def initial(product: str = "a2", chips: int | None = None, firmware: str = "7.3.
         "board_id": kind["board_id"],
         "layout": kind.get("layout", "server"),
         "mcu": kind.get("mcu", True),
+        "managers": list(kind.get("managers", SERVER_NODES)),
         "topo": dict(kind.get("topo", {"other": 3})),
         "unsupported": list(kind.get("unsupported", [])),
         "pci": dict(kind["pci"], **({"vendor": vendor} if vendor else {})),

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from npu_sim import MAJOR, devices_answer, loaded_modules
+from sim_products import BOARD_NODES, SERVER_NODES
 
 DRIVER = "devdrv_device_driver"
 CLASS_ACCELERATOR = 0x120000
 # One private major for all nodes: N of davinciN is the minor, the managers come after every possible chip.
-MANAGERS = {"davinci_manager": 200, "devmm_svm": 201, "hisi_hdc": 202}
+MANAGERS = {name: 200 + number for number, name in enumerate((*SERVER_NODES, *BOARD_NODES))}
 
 Tree = dict[str, Any]
 
@@ -130,7 +131,7 @@ def node_numbers(state: dict[str, Any]) -> dict[str, tuple[int, int]]:
     if not devices_answer(state):
         return {}
     nodes = {f"davinci{chip['phy_id']}": (MAJOR, chip["phy_id"]) for chip in state["chips"] if chip["present"]}
-    return nodes | {name: (MAJOR, minor) for name, minor in MANAGERS.items()}
+    return nodes | {name: (MAJOR, MANAGERS[name]) for name in state.get("managers") or SERVER_NODES}
 
 
 def _names(folder: Path) -> list[str]:

@@ -140,6 +140,13 @@ def test_which_nodes_exist(content, kernel, chips, expected):
     assert len(set(names.values())) == len(names)
 
 
+def test_a_310b_board_has_nodes_of_its_own():
+    content = npu_sim.initial("310b")
+    content["kernel"]["driver_loaded"] = True
+    names = sysfs_tree.node_numbers(content)
+    assert {"davinci0", "davinci_manager", "davinci_manager_docker", "svm0", "hdmi"} <= set(names) and len(set(names.values())) == len(names)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 def test_nodes_have_number_mode_and_owner_and_follow(tmp_path, content):
     content["kernel"].update(driver_loaded=True, node_mode="0666")
