@@ -36,7 +36,9 @@ def resource_of(family):
 
 
 def labels(observed):
-    """Labels that this node should carry."""
+    """Labels that this node should carry; without an observation all that a node may carry, for taking them off."""
+    if not observed:
+        return dict.fromkeys(_plan_labels.LABELS, "")
     return _plan_labels.node_labels_of(observed, resource_of(observed["family"]))
 
 

@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
-
 #: Labels that a node gets, from its chips. "accelerator" and "node.kubernetes.io/npu.chip.name" are the vendor's names (docs/facts.md, K).
+LABELS = (
+    "npu.fleet/family", "npu.fleet/chips", "npu.fleet/driver-version", "npu.fleet/firmware-version", "npu.fleet/cann-version",
+    "node.kubernetes.io/npu.chip.name", "accelerator",
+)
+
+
 def node_labels_of(observed, resource):
     """Kubernetes labels as a pure function of what was observed: {key: value}."""
     names = sorted({c["name"] for c in observed["chips"] if c.get("name")})
-    labels = {
-        "npu.fleet/family": observed["family"],
-        "npu.fleet/chips": str(len(observed["chips"])),
-        "npu.fleet/driver-version": observed["versions"]["driver"]["running"],
-        "npu.fleet/firmware-version": observed["versions"]["firmware"]["running"],
-        "npu.fleet/cann-version": (observed["versions"].get("cann_toolkit") or {}).get("on_disk"),
-        "node.kubernetes.io/npu.chip.name": names[0] if len(names) == 1 else None,
-        "accelerator": f"huawei-{resource.rsplit('/', 1)[-1]}" if resource else None,
-    }
-    return {key: value for key, value in labels.items() if value}
+    values = (
+        observed["family"],
+        str(len(observed["chips"])),
+        observed["versions"]["driver"]["running"],
+        observed["versions"]["firmware"]["running"],
+        (observed["versions"].get("cann_toolkit") or {}).get("on_disk"),
+        names[0] if len(names) == 1 else None,
+        f"huawei-{resource.rsplit('/', 1)[-1]}" if resource else None,
+    )
+    return {key: value for key, value in zip(LABELS, values, strict=True) if value}

@@ -13,9 +13,12 @@ import re
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_environment as environment
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_links as links
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal
 from ansible_collections.npu.fleet.plugins.module_utils._packages._records import lookup
-from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import key
+from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import key, same
 
+#: Our list of version folders that packages of ours made, in our state folder.
+FOLDERS = "cann-folders.json"
 CANN_INFO = "/etc/Ascend/ascend_cann_install.info"
 
 # Where operators lie, one folder a chip (CANN 8.x and 9.x trees; opp_kernel: public listings of 8.3).
@@ -42,8 +45,8 @@ def observe(files, base):
         "cann_nnrt": _component(files, base, runtimes),
         "nnal": _component(files, base, libraries),
     }
-    for component in found.values():
-        component["record"].update(base=base, install_path=recorded)
+    for name, component in found.items():
+        component["record"].update(base=base, install_path=recorded, ours=_ours(files, name, component["record"]))
     environment.judge(files, found)
     return found
 
@@ -54,6 +57,16 @@ def set_links(files, base, path):
         if os.path.dirname(path) == top:
             return links.latest_link(top, path)
     return links.toolkit_links(files, base, path)
+
+
+def _ours(files, name, record):
+    """Return the versions that packages of ours brought; what else is there is somebody's."""
+    state_dir = files.real(_journal.STATE_DIR)
+    folders = [path.lower() for path in _journal.read_json(os.path.join(state_dir, FOLDERS))]
+    known = _journal.installed(state_dir).get(name) or {}
+    found = dict(record.get("broken") or {}, **(record.get("trees") or {}))
+    return sorted(version for version, path in found.items()
+                  if path.lower() in folders or (known.get("file") and same(known.get("version"), version)))
 
 
 def known_links(base):

@@ -15,8 +15,8 @@ import shutil
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._files import sync_folder
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules, _journal
+from ansible_collections.npu.fleet.plugins.module_utils._packages._cann import FOLDERS
 
-_CLAIMS = "cann-folders.json"
 # What a version folder looks like below the base; nothing else is ever taken away.
 _VERSION_FOLDER = re.compile(r"/(cann-|ascend-toolkit/|nnrt/|nnal/atb/)[0-9][A-Za-z0-9._+-]*\Z")
 
@@ -33,7 +33,7 @@ def claim(files, state_dir, base, entry):
     def change(claims):
         claims[path] = entry
 
-    _journal.update_json(os.path.join(state_dir, _CLAIMS), change)
+    _journal.update_json(os.path.join(state_dir, FOLDERS), change)
 
 
 def owned(state_dir, path):
@@ -46,7 +46,7 @@ def owned(state_dir, path):
 
 def claims(state_dir):
     """Return our version folders: path -> component, version, file and sha256."""
-    return _journal.read_json(os.path.join(state_dir, _CLAIMS))
+    return _journal.read_json(os.path.join(state_dir, FOLDERS))
 
 
 def forget(state_dir, path):
@@ -57,7 +57,7 @@ def forget(state_dir, path):
             del claims_[known]
 
     if owned(state_dir, path) is not None:
-        _journal.update_json(os.path.join(state_dir, _CLAIMS), change)
+        _journal.update_json(os.path.join(state_dir, FOLDERS), change)
 
 
 def remove(files, state_dir, base, path):
