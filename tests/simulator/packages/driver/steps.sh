@@ -141,7 +141,11 @@ wait_for_devices()
     done
     sim_wait 99
     # The start script leaves a process behind that still looks for devices when the package has ended (section 6).
-    (exec > /dev/null 2>&1 < /dev/null; sim_wait 220) &
+    (
+        exec > /dev/null 2>&1 < /dev/null
+        sim_wait 220
+        echo "$(date '+%Y-%m-%d %H:%M:%S') no device came up" >> $log_dir/ascend_run_servers.log
+    ) &
     return 1
 }
 

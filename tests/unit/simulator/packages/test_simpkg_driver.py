@@ -165,13 +165,13 @@ def test_questions_without_quiet(driver, sandbox):
 def test_nodes_never_appear(driver, sandbox):
     sandbox.state(npu_nodes_appear=False)
     begin = time.monotonic()
-    done = sandbox.run(f"{driver} {FULL}")
+    # A process of the start script outlives the package and says so in its own log.
+    left = "for i in $(seq 100); do grep -s 'no device' /var/log/ascend_seclog/ascend_run_servers.log && break; sleep 0.1; done"
+    done = sandbox.run(f"{driver} {FULL}; echo rc=$?; {left}")
     assert time.monotonic() - begin > 0.695
-    assert done.returncode == 2 and "some chips not ready" in done.stdout and "Reboot needed" in done.stdout
+    assert "rc=2" in done.stdout and "some chips not ready" in done.stdout and "Reboot needed" in done.stdout
+    assert "no device came up" in done.stdout
     assert sandbox.info()["Driver_Install_Status"] == "complete" and version(sandbox) == "25.5.0"
-    sandbox.path("var/lib/npu-sim/state.json").write_text('{"time_scale": 0.003, "npu_nodes_appear": false}')
-    done = sandbox.run(f"{driver} {FULL}; pgrep -fc steps.sh")
-    assert done.stdout.splitlines()[-1] == "1"
 
 
 def test_force_leaves_the_modules_alone(driver, sandbox):
@@ -276,8 +276,8 @@ def test_modules_that_have_to_be_built(build, driver, sandbox):
     done = sandbox.run(f"{package} --upgrade --quiet")
     # The old driver is gone by then.
     assert done.returncode == 1 and "Drv_dkms_env_check failed" in done.stdout and version(sandbox) is None
-    done = sandbox.run(f"timeout -k 1 1 {package} --full")
-    assert done.stdout.count("input error, please input again") > 20
+    done = sandbox.run(f"{package} --full", stdin="y\nmaybe\nn\n")
+    assert done.returncode == 1 and "input kernel absolute path" in done.stdout and done.stdout.count("input error") == 1
     tools = "for name in dkms gcc make; do ln -sf /bin/true /usr/local/sbin/$name; done; mkdir /lib/modules/$(uname -r)/build"
     done = sandbox.run(f"{tools}; {package} {FULL}")
     assert "driver install type: DKMS" in done.stdout and version(sandbox) == "25.5.2"
