@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -92,7 +93,7 @@ class Catalog:
 
 @functools.lru_cache(maxsize=32)
 def _load(folders):
-    parts = {
+    parts: dict[str, Any] = {
         "sources": {}, "releases": {}, "windows": [], "least_versions": [], "systems": {}, "systems_sources": [], "bad_kernels": [],
         "hw_base": {},
     }
@@ -193,12 +194,14 @@ class _Row:
         return tuple(self._version(key, item) for item in value)
 
     def _version(self, key, item):
-        version = Version(item) if isinstance(item, str) else None
-        if isinstance(item, dict) and set(item) == {"file", "shown"} and all(isinstance(text, str) for text in item.values()):
+        if isinstance(item, dict) and set(item) == {"file", "shown"}:
             version = Version(item["file"], item["shown"])
+        else:
+            version = Version(item)
         try:
             _versions.parse(version.text[:-2] if version.is_pattern else version.text)
-        except (AttributeError, FleetError):
+            _versions.parse(version.shown or "0")
+        except (AttributeError, TypeError, FleetError):
             raise self.error(f"has {item!r} in {key}, which is no version in quotes") from None
         return version
 

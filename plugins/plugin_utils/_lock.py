@@ -24,9 +24,9 @@ HEADER = """# Written by the playbook npu.fleet.lock from the depot and the cata
 """
 _ORDER = ("driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime")
 _SIGNATURE = ("file", "verified", "signer", "crl", "crl_issued")
-_PACKAGE = {
-    "family": (str, type(None)), "arch": (str, type(None)), "component": str, "version": str, "file": str, "size": int, "sha256": str,
-    "source": str, "signature": (dict, type(None)),
+_PACKAGE: dict[str, tuple[type, ...]] = {
+    "family": (str, type(None)), "arch": (str, type(None)), "component": (str,), "version": (str,), "file": (str,), "size": (int,),
+    "sha256": (str,), "source": (str,), "signature": (dict, type(None)),
 }
 WRITE_AGAIN = "Write it with `ansible-playbook npu.fleet.lock`."
 

@@ -126,6 +126,15 @@ class _Source(io.RawIOBase):
             return part
         return self._next(size)
 
+    def peek(self, size):
+        """Return the next bytes, which the next read returns again."""
+        while len(self._left) < size:
+            part = self._next(size - len(self._left))
+            if not part:
+                break
+            self._left += part
+        return self._left[:size]
+
     def _next(self, size):
         part = self._stream.read(size)
         self._all.update(part)
@@ -164,12 +173,11 @@ def _look_into(source, component, label):
     }
     if not source.has_payload:
         return found
-    first = source.read(512)
-    found["compression"] = _compression(first)
+    found["compression"] = _compression(source.peek(512))
     if found["compression"] == "unknown":
         return found
     try:
-        with tarfile.open(fileobj=_Before(first, source), mode="r|*", bufsize=_BLOCK) as archive:
+        with tarfile.open(fileobj=source, mode="r|*", bufsize=_BLOCK) as archive:
             _look_at_members(archive, component, found)
     except tarfile.CompressionError:
         # This Python has no module for it.
@@ -177,19 +185,6 @@ def _look_into(source, component, label):
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         found["damaged"] = str(error) or type(error).__name__
     return found
-
-
-class _Before(object):
-    """A stream that begins with bytes which were read already."""
-
-    def __init__(self, first, stream):
-        self._first, self._stream = first, stream
-
-    def read(self, size=-1):
-        if self._first:
-            part, self._first = self._first[:size], self._first[size:]
-            return part
-        return self._stream.read(size)
 
 
 def _look_at_members(archive, component, found):

@@ -55,6 +55,7 @@ def test_loading_is_done_once(tmp_path):
     (ROW.replace("[a2]", "[910b]"), "release 26.1.0, set 1 names the families 910b"),
     (ROW.replace('["26.1.0"], firmware', "[26.1], firmware"), "has 26.1 in driver, which is no version in quotes"),
     (ROW.replace('["26.1.0"], firmware', '["latest"], firmware'), "'latest' in driver"),
+    (ROW.replace('["26.1.0"], firmware', '[{file: "6.0.0", shown: 22.0}], firmware'), "in driver, which is no version"),
     (ROW.replace("firmware:", "firmwares:"), "unknown key firmwares"),
     (ROW + ROW.replace("\nreleases:", ""), "has release 26.1.0, which another row"),
     ('windows: [{of: {}, with: {driver: ["25.5.2"]}, date: ~, sources: [x]}]', "windows, row 1, of names no version"),
