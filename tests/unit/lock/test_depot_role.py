@@ -32,6 +32,10 @@ PLAY = """
         dest: "{{ folder }}/{{ item.name }}/depot.conf"
         mode: "0644"
       loop: "{{ variants }}"
+    - ansible.builtin.template:
+        src: "{{ role }}/templates/SHA256SUMS.j2"
+        dest: "{{ folder }}/depot/SHA256SUMS"
+        mode: "0644"
 """
 AROUND = """
 worker_processes 1;
@@ -85,7 +89,7 @@ def configured(base):
     variables = {
         "role": os.path.join(place, "ansible_collections/npu/fleet/roles/npu_depot"), "folder": str(base),
         "variants": [{"name": name, "options": {**common, **options}} for name, options in given.items()],
-        "ansible_python_interpreter": sys.executable,
+        "npu_depot_scan": _depot.scan(str(base / "depot"), _depot.Wanted(), Trust()), "ansible_python_interpreter": sys.executable,
     }
     command = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", str(base / "play.yml"), "-e", json.dumps(variables)]
     environment = dict(os.environ, ANSIBLE_HOME=str(base / "ansible"), ANSIBLE_LOCALHOST_WARNING="false")
@@ -139,6 +143,14 @@ def test_a_depot_is_read_by_its_index(served):
     assert [entry["sha256"] for entry in found["packages"]] == [entry["sha256"] for entry in here["packages"]]
     assert len(found["packages"]) == 5
     assert found["problems"] == []
+
+
+def test_checksums(served):
+    base, port = served
+    listed = ask(port, "GET", "/SHA256SUMS")[2].decode()
+    done = subprocess.run(["sha256sum", "--check", "--strict"], input=listed, text=True, cwd=base / "depot", capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(listed.splitlines()) == 5
 
 
 def test_a_broken_download_is_taken_up(served):
