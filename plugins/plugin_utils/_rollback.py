@@ -77,7 +77,7 @@ def render(plan):
 
 
 def driver_failures(observed, versions, seen_before=()):
-    """What says that the running driver or firmware does not work, in the words of gate L1; empty when both do.
+    """What says that the running driver or firmware does not work, by the checks of gate L1; empty when both do.
 
     ``versions``: the wanted ones by component; those that another role brings are left out. ``seen_before``: PCI addresses.
     """
@@ -86,10 +86,8 @@ def driver_failures(observed, versions, seen_before=()):
         "versions": {component: version for component, version in versions.items() if component in CHIP_COMPONENTS},
         "seen_before": list(seen_before),
     }
-    verdicts = _gates.judge(observed, wanted)
-    for verdict in verdicts:
-        verdict["checks"] = [check for check in verdict["checks"] if check["name"] in DRIVER_CHECKS]
-    return _gates.failures(verdicts)
+    checks = [check for verdict in _gates.judge(observed, wanted) for check in verdict["checks"]]
+    return [f"{check['name']}: {check['detail']}" for check in checks if check["name"] in DRIVER_CHECKS and not check["passed"]]
 
 
 def _choose(observed, name):
