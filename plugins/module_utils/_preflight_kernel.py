@@ -117,6 +117,8 @@ def _menu(config):
     menu = []
     for block in re.split(r"^(?=[ \t]*(?:menuentry|submenu) )", config, flags=re.MULTILINE)[1:]:
         head = re.match(r"([ \t]*)(menuentry|submenu) +(?:'([^']*)'|\"([^\"]*)\")?(.*)", block)
+        if head is None:
+            continue
         identity = re.search(r"menuentry_id_option\s+'([^']*)'", head.group(5))
         image = re.search(r"^\s*linux(?:16|efi)?\s+\S*vmlinu[xz]-(\S+)", block, re.MULTILINE)
         item = {

@@ -125,18 +125,20 @@ def with_files(steps, observed, wanted, pins):
 
     The depot is not part of it: a plan is printed, and the address may hold a password. The lock's source has none.
     """
-    whole, missing, found = [], [], []
+    whole, found = [], []
+    missing: list[tuple[str, str]] = []
     sums = wanted.get("checksums") or {}
     for step in steps:
         package = dict.fromkeys(("file", "sha256", "size", "source"))
         if step["action"] not in ("none", "refuse", "switch"):
             try:
-                package.update(_package(step, observed, sums, pins))
+                known = _package(step, observed, sums, pins)
             except FleetError as error:
                 found.append(finding("error", error.code, step["component"], error.message, error.hint or ""))
             else:
-                if package["sha256"] is None:
-                    missing.append((step["component"], package["file"]))
+                package.update(known)
+                if known["sha256"] is None:
+                    missing.append((step["component"], known["file"]))
         whole.append(dict(step, **package))
     if missing:
         names = [name for _component, name in missing]

@@ -155,12 +155,18 @@ def _bad_state(component, now):
 def _bad_neighbour(observed, wanted, component, steps):
     if component == "firmware" and not _will_be(observed, "driver", steps):
         return "driver_missing", "Firmware is written with a tool of the driver, and there is none. Install the driver first."
-    if component == "firmware" and not _works(observed, steps):
+    if component == "firmware" and not _works(observed, steps) and not _rests(observed, wanted, component):
         return "driver_silent", "Firmware is written with the running driver, and that one does not answer. Reboot, or repair the driver."
     if component in _cann_rules.COMPONENTS:
         nnrt = _observed(observed, "cann_nnrt")["record"]
         return _cann_rules.bad_neighbour(component, wanted[component]["version"], lambda other: _will_be(observed, other, steps), nnrt)
     return None
+
+
+def _rests(observed, wanted, component):
+    """Return whether this component is there as wanted, so that nothing is asked of its neighbours."""
+    now = _observed(observed, component)
+    return now["state"] in ("present", "reboot_pending") and _installed(now, wanted[component]["version"])
 
 
 def _works(observed, steps):

@@ -52,6 +52,15 @@ def test_firmware_expects_a_reboot_and_says_so():
     assert "Needs a reboot." in _plan.render(plan)[0]
 
 
+def test_a_driver_that_does_not_answer_refuses_no_firmware_that_stays():
+    """The gates have to say what is wrong with such a node; a plan that refuses would keep them from it."""
+    npu = converged()
+    npu["components"]["driver"].update(running=None, record={"answers": False})
+    assert _plan.make_plan(npu, READY)["refused"] == []
+    npu["components"]["firmware"] = component("7.8.0.2.212")
+    assert codes(_plan.make_plan(npu, READY)) == ["driver_silent"]
+
+
 def test_a_mismatched_component_shows_with_its_reason():
     npu = converged()
     reason = "Driver 25.5.0 is on disk, 25.3.rc1 is loaded, and a reboot since then has not changed that."
