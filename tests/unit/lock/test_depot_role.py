@@ -148,7 +148,8 @@ def test_a_depot_is_read_by_its_index(served):
 def test_checksums(served):
     base, port = served
     listed = ask(port, "GET", "/SHA256SUMS")[2].decode()
-    done = subprocess.run(["sha256sum", "--check", "--strict"], input=listed, text=True, cwd=base / "depot", capture_output=True, check=False)
+    command = ["sha256sum", "--check", "--strict"]
+    done = subprocess.run(command, input=listed, text=True, cwd=base / "depot", capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(listed.splitlines()) == 5
 

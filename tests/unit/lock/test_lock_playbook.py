@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The playbook npu.fleet.lock as a user runs it."""
 
+import functools
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
+from typing import ClassVar
 
 import packages
 import pytest
@@ -23,8 +27,9 @@ def play(tmp_path):
     def run(*words, **variables):
         given = {"npu_fleet_depot": str(tmp_path / "depot"), "npu_fleet_lock_for": ["a2/x86_64"], "npu_fleet_release": "25.5.0"}
         given.update(variables)
-        command = [sys.executable, "-m", "ansible", "playbook", "-i", str(tmp_path / "hosts.ini"), "npu.fleet.lock", *words,
-                   "-e", json.dumps(given)]
+        given = {key: value for key, value in given.items() if value is not None}
+        command = [sys.executable, "-m", "ansible", "playbook", "-i", str(tmp_path / "hosts.ini"), "npu.fleet.lock",
+                   "-e", json.dumps(given), *words]
         return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
     return run
@@ -88,3 +93,31 @@ def test_the_lock_goes_where_it_is_wanted(play, tmp_path):
     (tmp_path / "locks").mkdir()
     assert play(npu_fleet_lock="locks/east.yml").returncode == 0
     assert (tmp_path / "locks" / "east.yml").read_bytes().startswith(b"# Written by")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    logins: ClassVar = set()
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self.logins.add(self.headers.get("Authorization"))
+        super().do_GET()
+
+
+def test_a_password_in_the_address_is_shown_nowhere(play, tmp_path):
+    canary = "pa55-w0rd-canary"
+    packages.depot(tmp_path / "depot")
+    (tmp_path / "vars.yml").write_text(f"npu_fleet_depot: http://fleet:{canary}@127.0.0.1:PORT/depot?token={canary}\n")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        text = (tmp_path / "vars.yml").read_text().replace("PORT", str(server.server_address[1]))
+        (tmp_path / "vars.yml").write_text(text)
+        done = play("-vvv", "-e", f"@{tmp_path / 'vars.yml'}", npu_fleet_depot=None)
+        server.shutdown()
+    assert done.returncode == 0, flat(done)
+    assert all(login and login.startswith("Basic ") for login in Quiet.logins)
+    lock = (tmp_path / "npu.lock.yml").read_text()
+    assert canary not in done.stdout + done.stderr + lock
+    assert f"source: http://127.0.0.1:{server.server_address[1]}/depot/{packages.DRIVER}" in lock
