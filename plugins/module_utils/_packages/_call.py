@@ -37,9 +37,9 @@ class Call(object):
             raise FleetError(message, "licence_not_accepted", "prepare", object=wish.component, hint=hint)
         record = observed["components"][wish.component]["record"]
         username, _usergroup = self._user(observed)
-        if wish.component == "driver" and step["action"] == "repair" and (record.get("username") or username) != username:
-            message = "The record of the installed driver has the user %s, wanted is %s." % (record["username"], username)
-            hint = "Remove the driver first, or set npu_driver_username to the recorded one (username of this module)."
+        if wish.component == "driver" and step["action"] in ("install", "repair") and (record.get("username") or username) != username:
+            message = "The record of the installed driver or firmware has the user %s, wanted is %s." % (record["username"], username)
+            hint = "Remove driver and firmware first, or set npu_driver_username to the recorded one (username of this module)."
             raise FleetError(message, "user_differs", "prepare", object="/etc/ascend_install.info", observed=record["username"], hint=hint)
         if wish.component in _NEEDS_USER and username == "root" and not wish.install_for_all:
             hint = "Set npu_driver_install_for_all: true, or npu_driver_username to another user."

@@ -95,7 +95,8 @@ def _driver(files, info, running):
         if loaded:
             reason = "A driver is loaded, but none is on disk: a removed one stays until a reboot, or a container loads it."
             return result("reboot_pending", reason)
-        return component("absent", running=live)
+        # The user may be recorded all the same: firmware or another package still owns the record (field case).
+        return component("absent", running=live, record=record)
     missing = _marks_missing(version, path, info) + _modules_missing(files, loaded, running.get("kernel") or platform.release())
     if missing:
         return result("half_installed", "Not complete: %s." % "; ".join(missing))

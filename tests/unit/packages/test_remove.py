@@ -188,3 +188,14 @@ def test_kernels_go_before_their_toolkit(machine):  # noqa: F811
     result = machine.install("cann_kernels", None, state="absent")
     assert (result["after"]["state"], machine.observe()["components"]["cann_toolkit"]["state"]) == ("absent", "present")
     assert (machine.root / BASE / "cann-8.5.0").exists()
+
+
+def test_a_record_of_another_user_is_told_before_the_package_does(machine):  # noqa: F811
+    """No driver, but the record is there: the package would refuse (0x0095; field case)."""
+    (machine.root / "etc").mkdir()
+    (machine.root / "etc/ascend_install.info").write_text("UserName=svc1\nUserGroup=svc1\nFirmware_Install_Path_Param=/usr/local/Ascend\n")
+    error = machine.refused("driver", "25.5.0", username="HwHiAiUser", **machine.package(DRIVER, GOOD_DRIVER))
+    assert (error.code, "svc1" in str(error)) == ("user_differs", True)
+    assert machine.calls() == []
+    machine.install("driver", "25.5.0", **machine.package(DRIVER, GOOD_DRIVER.replace("--full ", "--full --install-username ")))
+    assert "--install-username=svc1" in machine.calls()[0]
