@@ -16,6 +16,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages import (
     _fetch,
     _good,
     _journal,
+    _kept,
     _progress,
     _remove,
     _runfile,
@@ -74,6 +75,7 @@ class Installer(object):
             step = self.result["step"]
             if step["action"] != "none":
                 return self._apply(step, observed)
+            self._put_back()
             self._adopt()
             if self._wish.state == "present":
                 self._doubt(observed["components"][self._wish.component], observed)
@@ -176,6 +178,8 @@ class Installer(object):
                     _good.note_reason(self._places.state_dir, wish.reason or None)
                 log = self._log_path()
                 self._cann.before(wanted)
+                if wish.component == "driver":
+                    _kept.save(self._places.root, self._places.state_dir)
                 # Removal takes only those users away that are known to be made here.
                 self._journal("launched", action=step["action"], log=log, created=created, **wanted)
                 vendor = self._run(command, answer, work.path, log)
@@ -238,6 +242,12 @@ class Installer(object):
         self._journal("observed", good=True, state=after["state"], version=after["version"])
         self._remember()
         return self.result
+
+    def _put_back(self):
+        if self._wish.component == "driver":
+            for path in _kept.restore(self._places.root, self._places.state_dir):
+                self._journal("put_back", path=path)
+                self.result["warnings"].append("The package changed %s. What stood in it before was put back." % path)
 
     def _fail(self, vendor, after):
         version = None if self._wish.state == "absent" else self._wish.version
@@ -304,6 +314,7 @@ class Installer(object):
         if self._wish.state == "absent":
             return self._removed(self._observe(), vendor)
         self._cann.bring_into_force()
+        self._put_back()
         observed = self._settled(vendor)
         after = observed["components"][self._wish.component]
         self._finish(observed)

@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from test_install import HELP, Machine, machine  # noqa: F401  (a fixture)
+from test_install import DRIVER, GOOD_DRIVER, HELP, Machine, machine  # noqa: F401  (a fixture)
 
 BASE = "usr/local/Ascend"
 SET_ENV = "export ASCEND_HOME_PATH=%s\nexport LD_LIBRARY_PATH=%s/lib64:$LD_LIBRARY_PATH\nexport PATH=%s/bin:$PATH\n"
@@ -190,3 +190,12 @@ def test_old_and_new_layout_on_one_host(machine):  # noqa: F811
     assert not machine.install("cann_toolkit", "8.3.RC1")["changed"]
     machine.install("cann_toolkit", "8.5.0")
     assert (link(machine), link(machine, "ascend-toolkit/latest")) == ("cann-8.5.0", "../cann")
+
+
+def test_the_driver_package_can_not_lose_the_network_of_the_chips(machine):  # noqa: F811
+    (machine.root / "etc").mkdir()
+    (machine.root / "etc/hccn.conf").write_text("address_0=10.0.0.1\n")
+    package = machine.package(DRIVER, GOOD_DRIVER + '\n: >"$ROOT/etc/hccn.conf"')
+    result = machine.install("driver", "25.5.0", **package)
+    assert (machine.root / "etc/hccn.conf").read_text() == "address_0=10.0.0.1\n"
+    assert "/etc/hccn.conf" in " ".join(result["warnings"])

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _options
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _kept, _options
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 DRIVER_HELP = _options.help_words(
@@ -221,3 +221,49 @@ def test_remove(component, path, record, words):
     assert _options.remove_command(component, now, "/cache/daemon.json", lambda name: True) == words.split()
     assert _options.remove_command(component, now, "/cache/daemon.json", lambda name: False) is None
     assert _options.remove_command(component, dict(now, path=None), "/cache/daemon.json", lambda name: True) is None
+
+
+# --- what is kept over a run of the driver package --------------------------------------------------------------------------
+
+@pytest.fixture
+def host(tmp_path):
+    root, state = tmp_path / "root", tmp_path / "state"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/hccn.conf").write_text("address_0=10.0.0.1\n")
+    (root / "etc/hccn.conf").chmod(0o640)
+    return root, str(state)
+
+
+@pytest.mark.parametrize("spoil", ["", "empty", None])
+def test_settings_of_an_admin_survive_the_driver_package(host, spoil):
+    root, state = host
+    conf = root / "etc/hccn.conf"
+    _kept.save(str(root), state)
+    if spoil is None:
+        conf.unlink()
+    else:
+        conf.write_text(spoil)
+    (root / "etc/vnpu.cfg").write_text("vnpu_config_recover:enable\n")
+    assert _kept.restore(str(root), state) == ["/etc/hccn.conf"]
+    assert conf.read_text() == "address_0=10.0.0.1\n"
+    assert spoil is None or conf.stat().st_mode & 0o777 == 0o640
+    # what was not there before is the package's
+    assert (root / "etc/vnpu.cfg").exists()
+    assert _kept.restore(str(root), state) == []
+
+
+def test_the_copy_of_a_run_that_was_cut_is_the_truth(host):
+    root, state = host
+    _kept.save(str(root), state)
+    (root / "etc/hccn.conf").write_text("half")
+    _kept.save(str(root), state)
+    assert _kept.restore(str(root), state) == ["/etc/hccn.conf"]
+    assert (root / "etc/hccn.conf").read_text() == "address_0=10.0.0.1\n"
+
+
+def test_what_the_package_left_alone_is_left_alone(host):
+    root, state = host
+    _kept.save(str(root), state)
+    inode = (root / "etc/hccn.conf").stat().st_ino
+    assert _kept.restore(str(root), state) == []
+    assert (root / "etc/hccn.conf").stat().st_ino == inode
