@@ -18,6 +18,7 @@ page cache survives a docker kill, so a missing fsync is not seen here.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import subprocess
@@ -230,6 +231,13 @@ class Depot:
         self.table = RELEASES
 
     def build(self):
+        """One at a time: two sweeps share the folder."""
+        BUILD.mkdir(parents=True, exist_ok=True)
+        with (BUILD / "lock").open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            self._build()
+
+    def _build(self):
         tool("tests/simulator/build.py", "--out", BUILD / "simulator")
         for release in (OLD, NEW):
             words = ["--out", self.folder, "--payload", BUILD / "simulator/payload", "--release", release]

@@ -37,7 +37,8 @@ CASES = (
     (None, "driver", ("--mode", "dead-after-boot", "--driver-rc", "0"), None, False),
     (None, "driver", ("--mode", "copy-fails"), "package_failed", True),
     (None, "driver", ("--mode", "modprobe-fails"), "module_refused", True),
-    (None, "driver", ("--mode", "modules-cut"), "nothing_installed", True),
+    # Whether the package sees it depends on whether the kernel takes an empty file.
+    (None, "driver", ("--mode", "modules-cut"), "nothing_installed module_refused", True),
     (OLD, "driver", ("--mode", "nothing"), "nothing_installed", False),
     (OLD, "driver", ("--mode", "hang", "--hang-at", "after-payload"), "deadline", True),
     (OLD, "driver", ("--mode", "reboot"), None, False),
@@ -97,7 +98,7 @@ def test_mode(bench, case):
         answer = bench.on_node("run", settings)
     seen = bench.on_node("status")
     said = answer["error"] and answer["error"].split(": ")[0 if code != "driver_missing" else 1]
-    assert said == code, json.dumps([answer, seen])
+    assert said in (code.split() if code else [None]), json.dumps([answer, seen])
     assert bool(wrong(seen, component, version)) is (code is not None)
     if mend:
         answer = bench.on_node("run", {"wanted": {component: bench.depot.wanted(NEW)[component]}})

@@ -118,6 +118,33 @@ def test_firmware_is_left_alone_and_the_next_run_attaches(place):
     assert not _detached.vendor_running("npu-fleet-test", place.state)
 
 
+def test_a_poll_ends_before_the_package(place):
+    script = 'until [ -e "$1/go" ]; do sleep 0.05; done; exit 2'
+    first = place.run(script, poll=0.3, owner={"component": "driver"})
+    assert (first.state, first.rc) == ("running", None)
+    note = _detached.vendor_note("npu-fleet-test", place.state)
+    assert (note["log"], note["owner"]) == (place.log, {"component": "driver"})
+    assert _detached.follow_vendor("npu-fleet-test", "/x", 20, state_dir=place.state, poll=0.3).state == "running"
+    with open(place.folder + "/go", "w"):
+        pass
+    last = _detached.follow_vendor("npu-fleet-test", "/x", 20, state_dir=place.state, poll=10)
+    assert last == ("npu-fleet-test", "exited", 2, place.log, True)
+    assert _detached.follow_vendor("npu-fleet-test", "/x", 20, state_dir=place.state) is None
+    assert _detached.vendor_note("npu-fleet-test", place.state) == {}
+
+
+def test_an_end_that_nobody_saw_is_told_to_who_comes_back(place):
+    assert place.run("sleep 0.5; exit 7", poll=0.1).state == "running"
+    while _detached.vendor_running("npu-fleet-test", place.state):
+        time.sleep(0.05)
+    assert _detached.follow_vendor("npu-fleet-test", "/x", 20, state_dir=place.state) == ("npu-fleet-test", "exited", 7, place.log, True)
+
+
+def test_the_time_is_up_while_polling(place):
+    assert place.run("sleep 300", poll=0.2).state == "running"
+    assert _detached.follow_vendor("npu-fleet-test", "/x", 0.3, state_dir=place.state, poll=60).state == "killed"
+
+
 def test_it_survives_the_death_of_its_caller(place):
     code = (
         "import sys; sys.path[:0] = sys.argv[1].split(':')\n"
