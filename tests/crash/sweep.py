@@ -21,6 +21,7 @@ import argparse
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -159,6 +160,8 @@ class Sweep:
                 self.nodes.exec(self.name, ["npu-sim", "set", "package.pause_at", "null"])
             return process is not None
         answer = self.on_node("crash", settings)
+        if not answer["reached"] and (answer["output"] is None or answer["output"]["error"]):
+            raise Failed(f"{label} was not reached: {answer}")
         if answer["reached"] and not answer["killed"]:
             raise Failed(f"nothing was there to kill: {answer}")
         return answer["reached"]
@@ -223,15 +226,14 @@ class Depot:
     """Packages of the two releases, on this machine and (at /srv/depot) on the node."""
 
     def __init__(self):
-        self.folder = BUILD / "depot"
-        self.table = {}
+        self.folder = BUILD / f"depot-{os.getpid()}"
         sys.path.insert(0, str(REPO / "tests/simulator/packages"))
         from package_tables import RELEASES
 
         self.table = RELEASES
 
     def build(self):
-        """One at a time: two sweeps share the folder."""
+        """One at a time: two sweeps share the simulator."""
         BUILD.mkdir(parents=True, exist_ok=True)
         with (BUILD / "lock").open("a") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -243,16 +245,20 @@ class Depot:
             words = ["--out", self.folder, "--payload", BUILD / "simulator/payload", "--release", release]
             words += [word for name in COMPONENTS for word in ("--component", name)]
             tool("tests/simulator/packages/build.py", *words)
+        self.sums = dict(reversed(line.split()) for line in (self.folder / "SHA256SUMS").read_text().splitlines())
 
     def versions(self, release):
         return {name: self.table[release][name] for name in COMPONENTS} if release else {}
 
     def wanted(self, release):
-        sums = dict(reversed(line.split()) for line in (self.folder / "SHA256SUMS").read_text().splitlines())
-        names = {name: next(file for file in sums if f"-{name}_{version}" in file) for name, version in self.versions(release).items()}
+        names = {name: next(file for file in self.sums if f"-{name}_{version}" in file) for name, version in self.versions(release).items()}
         return {
-            name: {"version": self.table[release][name], "src": f"/srv/depot/{file}", "sha256": sums[file]} for name, file in names.items()
+            name: {"version": self.table[release][name], "src": f"/srv/depot/{file}", "sha256": self.sums[file]}
+            for name, file in names.items()
         }
+
+    def remove(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Report:
@@ -356,6 +362,7 @@ def main():
     finally:
         if not args.keep:
             nodes.down([sweep.name for sweep in sweeps])
+        depot.remove()
     report.table()
     for failure in report.failures:
         print(f"\nNOT RIGHT: {failure}")

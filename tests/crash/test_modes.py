@@ -64,6 +64,7 @@ def bench():
     bench.prepare()
     yield bench
     nodes.down([NODE])
+    depot.remove()
 
 
 def package(bench, component, options):
