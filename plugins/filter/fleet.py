@@ -37,7 +37,7 @@ def resource_of(family):
 
 def labels(observed):
     """Labels that this node should carry; without an observation all that a node may carry, for taking them off."""
-    if not observed:
+    if observed is None:
         return dict.fromkeys(_plan_labels.LABELS, "")
     return _plan_labels.node_labels_of(observed, resource_of(observed["family"]))
 

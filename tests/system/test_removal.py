@@ -126,14 +126,15 @@ def test_it_asks_for_a_clear_wish(play, bare):
 
 
 def test_it_names_who_holds_a_chip_and_does_nothing(play, bare):
-    on_node("systemd-run", "--unit", "holder", "--property=Type=exec", "sh", "-c", "exec sleep 1000 < /dev/davinci0")
+    hold = "import os, time; os.open('/dev/davinci0', os.O_PATH); time.sleep(600)"
+    on_node("systemd-run", "--unit=holder", "--property=Type=exec", "python3", "-c", hold)
     before = look()
     try:
         done = play("remove", npu_fleet_remove=True)
     finally:
         on_node("systemctl", "stop", "holder")
     assert done.returncode == 2
-    assert "sleep (pid" in words(done)
+    assert "python3 (pid" in words(done)
     assert "/dev/davinci0" in words(done)
     assert differences(before, look()) == []
 
