@@ -110,12 +110,15 @@ def test_mode(bench, case):
 
 
 def test_the_guard_of_the_installed_driver(bench):
-    """It kills the running package with SIGKILL; the old driver is untouched."""
-    bench.on_node("restore", OLD)
-    bench.nodes.exec(NODE, ["npu-sim", "set", "flash_least_driver", "26.0.0"])
-    answer = bench.on_node("run", {"wanted": {"driver": bench.depot.wanted(NEW)["driver"]}})
+    """It kills the package of an older one with SIGKILL; the driver that is there is untouched."""
+    bench.on_node("restore", NEW)
+    # A flash that asks for 24.1.rc4 at least (version_cap.map of the vendor).
+    bench.nodes.exec(NODE, ["npu-sim", "set", "hw_base_version", "237"])
+    wanted = package(bench, "driver", ("--driver", "24.1.rc3"))
+    wanted["driver"]["version"] = "24.1.rc3"
+    answer = bench.on_node("run", {"wanted": wanted})
     assert answer["error"].startswith("flash_newer: ")
-    assert wrong(bench.on_node("status"), "driver", bench.depot.versions(OLD)["driver"]) == []
+    assert wrong(bench.on_node("status"), "driver", bench.depot.versions(NEW)["driver"]) == []
 
 
 def test_devices_that_never_appear(bench):
