@@ -52,7 +52,7 @@ def compute(scripts, run):
     """
     plain = _environment_after(scripts, {}, run)
     probed = _environment_after(scripts, {name: _PROBE for name in plain if name != "PATH"}, run)
-    variables = []
+    variables: list = []
     for name in sorted(plain):
         entries = [entry for entry in probed.get(name, "").split(":") if entry]
         if name == "PATH":
