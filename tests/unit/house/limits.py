@@ -12,7 +12,7 @@ NO_LENGTH = ("tests/fixtures/", "tests/vectors/", "changelogs/changelog.yaml")
 # what pulls in module_utils.facts or urls starts at about 340 kB.
 PAYLOAD_BYTES = 230_000
 # These look at the whole node in one call, which is cheaper than a second task: half of their code is the detector and the packages.
-PAYLOAD_BYTES_OF = {"npu_gates": 290_000, "npu_info": 290_000, "npu_package": 290_000}
+PAYLOAD_BYTES_OF = {"npu_gates": 330_000, "npu_info": 330_000, "npu_package": 330_000}
 
 # Files with a comment syntax must carry the licence. Data that a test reads byte by byte has none.
 SPDX = "SPDX-License-Identifier: GPL-3.0-or-later"
