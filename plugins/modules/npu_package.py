@@ -177,13 +177,6 @@ EXAMPLES = r"""
     sha256: 3f0a377ba0a4a460ecb616f6507ce0d8cfa3e704025d4fda3ed0c5ca05468728
   register: driver
 
-- name: Have the container runtime, from a file on the node
-  npu.fleet.npu_package:
-    component: docker_runtime
-    version: 7.3.0
-    src: /srv/packages/Ascend-docker-runtime_7.3.0_linux-x86_64.run
-    sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-
 - name: Go back to an older firmware
   npu.fleet.npu_package:
     component: firmware

@@ -4,6 +4,7 @@
 import hashlib
 
 import pytest
+from install_rig import machine  # noqa: F401  (a fixture)
 
 HEADER = """#!/bin/sh
 # This script was generated using Makeself 2.4.5

@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from test_install import DRIVER, GOOD_DRIVER, HELP, Machine, machine  # noqa: F401  (a fixture)
+from install_rig import DRIVER, GOOD_DRIVER, HELP, Machine, machine  # noqa: F401  (a fixture)
 
 BASE = "usr/local/Ascend"
 SET_ENV = "export ASCEND_HOME_PATH=%s\nexport LD_LIBRARY_PATH=%s/lib64:$LD_LIBRARY_PATH\nexport PATH=%s/bin:$PATH\n"

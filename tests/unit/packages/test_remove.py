@@ -6,8 +6,8 @@ import os
 import shutil
 
 import pytest
+from install_rig import CUT_DRIVER, DRIVER, GOOD_DRIVER, Machine, machine  # noqa: F401  (a fixture)
 from test_cann_install import BASE, environment, kernels, link, stubborn, toolkit
-from test_install import CUT_DRIVER, DRIVER, GOOD_DRIVER, Machine, machine  # noqa: F401  (a fixture)
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _remove
 
