@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             answer = self._wait(options)
             if answer.get("file_needed") and not self._task.check_mode:
                 options["staged"] = self._send(self._local_file(options["src"]), options["src"])
-                answer = self._wait(options)
+                answer = merged(answer, self._wait(options))
                 if is_locked(answer):
                     # The module did not come as far as to take it.
                     self._low_level_execute_command(f"rm -f {options['staged']}")

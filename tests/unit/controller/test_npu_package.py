@@ -170,7 +170,13 @@ def test_a_file_of_the_controller_goes_only_where_it_is_needed(package):
     staged = [call.get("staged") for call in node.calls]
     assert staged[0] is None and staged[1] == staged[2] is not None and staged[3] is None
     assert staged[1].startswith("/var/tmp/npu-fleet-")
-    assert result["after"] == AFTER
+    assert (result["before"], result["after"], result["step"]) == (BEFORE, AFTER, INSTALL)
+    assert not result.get("file_needed")
+
+
+def test_the_state_before_is_known_although_the_call_that_began_was_lost(package):
+    node = Node(NEEDED, BROKEN, dict(DONE, step={"action": "none"}))
+    assert (node.run(src=package, remote_src=False)["before"], node.sent) == (BEFORE, [package])
 
 
 def test_check_mode_sends_nothing(package):
