@@ -424,7 +424,7 @@ def main():
     result: dict = {"changed": False}
     try:
         wish = wish_of(module.params, module.check_mode)
-        places = Places(module.params["cache_dir"], STATE_DIR, LOG_DIR, RUN_DIR)
+        places = Places(module.params["cache_dir"], STATE_DIR, LOG_DIR, RUN_DIR, "/")
         predicted = module.params["predicted"] if module.check_mode else {}
         installer = Installer(wish, lambda: _node.predict(_node.observe(wish.component, module.params["root"]), predicted), places)
         result = installer.result
