@@ -24,6 +24,10 @@ ALWAYS_COPIED = ("tests/config.yml",)
 PIP_BOOTSTRAPS = ("get_pip_25_2.py", "get_pip_24_2.py", "get_pip_23_1_2.py", "get_pip_21_3_1.py")
 
 
+# pytest.mark.long: what a run of CI can do without, because a shorter test looks at the same thing.
+LONG = "long: only in the long form (make test-all)"
+
+
 class StepFailed(Exception):
     """A step that ended badly; its output has been shown."""
 
@@ -145,7 +149,8 @@ class Count:
 
         # A short folder: paths of Unix sockets end at 107 bytes, and some tests make theirs deep in it.
         with tempfile.TemporaryDirectory(prefix="t") as folder:
-            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/p", *arguments]
+            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/p", "-o", f"markers={LONG}"]
+            command += [*([] if self.long else ["-m", "not long"]), *arguments]
             try:
                 run(command, look=look, **how)
             except StepFailed as error:
@@ -155,6 +160,8 @@ class Count:
         self.failed += numbers.get("failed", 0) + numbers.get("error", 0)
         if numbers.get("skipped"):
             self.not_run.append(f"{numbers['skipped']} tests skipped")
+        if numbers.get("deselected"):
+            self.not_run.append(f"{numbers['deselected']} tests left to make test-all")
 
     def sanity(self, command, **how):
         """Run `ansible-test sanity` and count its tests by name."""

@@ -70,8 +70,7 @@ def changed(done):
     return int(line.split("changed=")[1].split()[0])
 
 
-@pytest.mark.parametrize(("version", "folder"), [(OLD, OLD), (NEW, f"cann-{NEW}"), (NEWER, f"cann-{NEWER}")])
-def test_forwards_beside_the_version_before(site, version, folder):
+def goes_forward(site, version, folder):
     before = runs()
     done = site(version)
     assert done.returncode == 0, done.stdout
@@ -79,20 +78,7 @@ def test_forwards_beside_the_version_before(site, version, folder):
     assert (in_force(), in_force("sh"), unit_sees()) == (folder, folder, folder)
 
 
-def test_all_are_there():
-    assert set(on_node("ls", "/usr/local/Ascend").split()) >= {"cann", f"cann-{NEW}", f"cann-{NEWER}", "ascend-toolkit"}
-    assert OLD in on_node("ls", "/usr/local/Ascend/ascend-toolkit").split()
-
-
-def test_an_older_one_needs_a_clear_wish(site):
-    done = site(NEW)
-    assert done.returncode == 2
-    assert "npu_fleet_allow_downgrade: true" in " ".join(done.stdout.split())
-    assert in_force() == f"cann-{NEWER}"
-
-
-@pytest.mark.parametrize(("version", "folder"), [(NEW, f"cann-{NEW}"), (OLD, OLD), (NEWER, f"cann-{NEWER}")])
-def test_back_and_forth_by_links(site, version, folder):
+def goes_by_its_link(site, version, folder):
     """No package, so neither its depot nor anybody's consent to its licence."""
     before = runs()
     wish = {"npu_fleet_allow_downgrade": True, "npu_fleet_accept_licence": False, "npu_fleet_depot": "", "npu_fleet_checksums": {}}
@@ -101,3 +87,31 @@ def test_back_and_forth_by_links(site, version, folder):
     assert runs() == before
     assert (in_force(), in_force("sh"), unit_sees()) == (folder, folder, folder)
     assert changed(site(version, **wish)) == 0
+
+
+@pytest.mark.parametrize(("version", "folder"), [(OLD, OLD), (NEW, f"cann-{NEW}")])
+def test_forwards_beside_the_version_before(site, version, folder):
+    goes_forward(site, version, folder)
+
+
+def test_both_are_there():
+    assert set(on_node("ls", "/usr/local/Ascend").split()) >= {"cann", f"cann-{NEW}", "ascend-toolkit"}
+    assert OLD in on_node("ls", "/usr/local/Ascend/ascend-toolkit").split()
+
+
+def test_an_older_one_needs_a_clear_wish(site):
+    done = site(OLD)
+    assert done.returncode == 2
+    assert "npu_fleet_allow_downgrade: true" in " ".join(done.stdout.split())
+    assert in_force() == f"cann-{NEW}"
+
+
+@pytest.mark.parametrize(("version", "folder"), [(OLD, OLD), (NEW, f"cann-{NEW}")])
+def test_back_and_forth_by_links(site, version, folder):
+    goes_by_its_link(site, version, folder)
+
+
+@pytest.mark.long
+def test_two_of_the_new_layout(site):
+    goes_forward(site, NEWER, f"cann-{NEWER}")
+    goes_by_its_link(site, NEW, f"cann-{NEW}")

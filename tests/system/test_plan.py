@@ -99,6 +99,7 @@ def test_a_dry_run_shows_the_same_lines_and_changes_nothing(play):
     assert {line.removeprefix(f"{NODE} planned ") for line in planned} >= lines
 
 
+@pytest.mark.long
 def test_refused_and_unreachable_nodes_are_in_the_report_and_end_the_run_red(play):
     away = {"npu_nodes": {"hosts": {AWAY: {"ansible_host": lab.GATEWAY, "ansible_port": 1}}}}
     (play.folder / "away.yml").write_text(yaml.safe_dump(away))
@@ -137,6 +138,7 @@ def test_what_was_approved_runs_and_a_new_plan_has_nothing_left(play):
     assert {step["action"] for step in one["plan"]["components"]} == {"none"}
 
 
+@pytest.mark.long
 def test_a_holder_is_named_and_loses_its_chip_only_by_permission(play):
     on_node("systemd-run", "--unit=holder", "python3", "-c", HOLD)
     older = dict(lab.RELEASE, driver="25.3.rc1", cann="8.3.RC1", firmware="7.8.0.2.212", docker_runtime="7.2.RC1")

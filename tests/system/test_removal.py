@@ -125,6 +125,7 @@ def test_it_asks_for_a_clear_wish(play, bare):
     assert differences(with_everything, look()) == []
 
 
+@pytest.mark.long
 def test_it_names_who_holds_a_chip_and_does_nothing(play, bare):
     hold = "import os, time; os.open('/dev/davinci0', os.O_PATH); time.sleep(600)"
     on_node("systemd-run", "--unit=holder", "--property=Type=exec", "python3", "-c", hold)
@@ -159,6 +160,7 @@ def test_again_changes_nothing(play, bare):
     assert differences(before, look()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "there"), [("10", False), ("40", True)])
 def test_a_cut_installation_goes_too(play, bare, stage, there):
     """At 10 % there is a record and no file, so no installed script either; at 40 % a tree without version.info, and modules."""
@@ -177,6 +179,7 @@ def test_a_cut_installation_goes_too(play, bare, stage, there):
         assert after[what] == bare[what], what
 
 
+@pytest.mark.long
 def test_a_driver_that_stays_loaded_goes_with_a_reboot(play, bare):
     """`Kernel modules can not be removed`, rc 0 ("driver package, measured", section 7)."""
     done = play("site", npu_fleet_versions={"driver": lab.RELEASE["driver"]})
