@@ -13,6 +13,7 @@ SETTINGS is JSON: wanted {component: {version, src, sha256}}, and for a crash: s
 it should die, its journal and os.rename are wrapped here.
 """
 
+import contextlib
 import glob
 import json
 import os
@@ -159,10 +160,19 @@ def members(component):
 def outer(component):
     """The process of the package file itself."""
     for pid in members(component):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
         if any(word.endswith(".run") for word in words[:2]):
             return [pid]
     return []
+
+
+def kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # the short sleeps of a package that stands still come and go
+            os.kill(pid, signal.SIGKILL)
 
 
 def crash(settings):
@@ -185,8 +195,7 @@ def crash(settings):
         print(json.dumps({"here": stage["at"]}), flush=True)
         time.sleep(600)
     victims = {"module": [child.pid], "group": members(component), "outer": outer(component)}[stage["kill"]]
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+    kill(victims)
     simulate("set", "package.pause_at", "null")
     PAUSED.unlink(missing_ok=True)
     return {"reached": True, "killed": len(victims), "output": child.communicate(timeout=120)[0]}
@@ -210,8 +219,7 @@ def snapshot(name):
 def restore(name):
     """Files, kernel and hardware as they were; whatever runs of a package is ended."""
     for component in ("driver", "firmware"):
-        for pid in members(component):
-            os.kill(pid, signal.SIGKILL)
+        kill(members(component))
     quiet("systemctl", "stop", "npu-fleet-*.service")
     quiet("systemctl", "reset-failed")
     shutil.rmtree("/run/npu-fleet", ignore_errors=True)
