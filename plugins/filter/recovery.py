@@ -20,6 +20,7 @@ class FilterModule:
     def filters(self):
         return {
             "agent_due": agent_due,
+            "cut_way_back": _rollback.cut_way_back,
             "driver_failures": _rollback.driver_failures,
             "rollback": _rollback.make_rollback,
             "rollback_lines": _rollback.render,

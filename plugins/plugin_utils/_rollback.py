@@ -90,6 +90,28 @@ def driver_failures(observed, versions, seen_before=()):
     return [f"{check['name']}: {check['detail']}" for check in checks if check["name"] in DRIVER_CHECKS and not check["passed"]]
 
 
+def cut_way_back(observed, plan):
+    """The failed set that this node was going back from when a run was cut, {components, reason, time}; empty where there is none.
+
+    So it is where the plan refuses that set, and the node has neither all of the last good one nor anything but these two.
+    """
+    record = observed.get("record") or {}
+    good = ((record.get("good") or {}).get("current") or {}).get("components") or {}
+    failed = next(reversed(record.get("failed") or []), None)
+    if not failed or all(one["code"] != "failed_before" for one in plan["refused"]) or not set(failed["components"]) <= set(good):
+        return {}
+    pinned = {step["component"]: step["to"] for step in plan["components"]}
+    if _runs(observed, {"components": {name: good[name] for name in failed["components"]}}):
+        return {}
+    for name, version in failed["components"].items():
+        now = (observed["components"].get(name) or {}).get("version")
+        if not same(pinned.get(name), version) or not (now is None or same(now, version) or same(now, good[name]["version"])):
+            return {}
+    if make_rollback(observed, {"set": "current", "components": list(failed["components"]), "accept_licence": True})["refused"]:
+        return {}
+    return failed
+
+
 def _choose(observed, name):
     """(name, set) of the good set to go back to; (None, None) where there is none."""
     good = (observed.get("record") or {}).get("good") or {}

@@ -183,3 +183,39 @@ def test_a_chip_that_went_counts_and_a_sick_one_does_not():
     assert failed(npu, NEW, seen) == ""
     del npu["chips"][3]
     assert "0000:c3:00.0" in failed(npu, NEW, seen)
+
+
+# --- a way back that was cut ------------------------------------------------------------------------------------------
+
+BAD = {"driver": "25.5.2", "firmware": "7.8.0.7.220"}
+
+
+def cut(running, refused="failed_before", pins=BAD, cached=True, **states):
+    """A node that noted BAD as failed, and the plan of a run with these pins."""
+    npu = node({**NEW, **running}, good(NEW, "t2", cached))
+    npu["record"]["failed"] = [{"components": dict(BAD), "reason": "no answer", "time": "t3"}]
+    for name, state in states.items():
+        npu["components"][name].update(state=state, version=None if state == "half_installed" else npu["components"][name]["version"])
+    steps = [{"component": name, "to": version} for name, version in pins.items()]
+    return npu, {"refused": [{"code": refused}], "components": steps}
+
+
+@pytest.mark.parametrize(("npu", "plan"), [
+    cut(BAD), cut({"firmware": "7.8.0.7.220"}), cut({"driver": "25.5.2"}), cut({}, driver="half_installed"),
+    cut({}, firmware="reboot_pending"),
+], ids=["nothing done yet", "driver is back", "firmware is back", "in the middle of the driver", "before the reboot"])
+def test_a_cut_way_back_goes_on(npu, plan):
+    assert _rollback.cut_way_back(npu, plan)["components"] == BAD
+
+
+@pytest.mark.parametrize(("npu", "plan"), [
+    cut({}), cut(BAD, refused="chips_in_use"), cut({"driver": "25.5.1"}), cut(BAD, pins={**BAD, "driver": "25.5.1"}),
+    cut(BAD, cached=False),
+], ids=["it is back", "refused for another reason", "a version of somebody else", "other pins", "no package to go back with"])
+def test_nothing_was_cut(npu, plan):
+    assert _rollback.cut_way_back(npu, plan) == {}
+
+
+def test_a_node_without_memory_was_on_no_way_back():
+    npu, plan = cut(BAD)
+    assert _rollback.cut_way_back(dict(npu, record=None), plan) == {}
