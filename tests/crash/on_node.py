@@ -8,7 +8,7 @@
     on_node.py status              disk, running and record, as JSON
     on_node.py snapshot|restore NAME
 
-SETTINGS is JSON: wanted {component: {version, src, sha256}}, and for a crash: stop {"at": number of the journal line or rename,
+SETTINGS is JSON: wanted {component: {version, src, sha256}}, and for a crash: stop {"at": number or text of the journal line,
 "how": "kill" or "wait"} or stage {"at": "driver:40", "kill": "module", "group", "outer" or "power"}. The product is used as it is; where
 it should die, its journal and os.rename are wrapped here.
 """
@@ -100,7 +100,7 @@ def arm(journal, stop):
         count[0] += 1
         if stop and stop["at"] == 0:
             print(json.dumps({"point": count[0], "label": label}), flush=True)
-        elif stop and stop["at"] == count[0]:
+        elif stop and (stop["at"] in label if isinstance(stop["at"], str) else stop["at"] == count[0]):
             if stop["how"] == "wait":
                 print(json.dumps({"here": label}), flush=True)
                 time.sleep(600)
