@@ -150,7 +150,7 @@ def _not_cached(todo, packages):
         package = packages[step["component"]]
         if step["action"] in _NO_FILE or package.get("cached"):
             continue
-        message = f"The package of {step['component']} {step['to']} is not in the cache of the node ({_good.CACHE_DIR})."
+        message = f"The package of {step['component']} {step['to']} is not in the cache of the node, or not whole ({_good.CACHE_DIR})."
         hint = f"Pin {step['to']} and run npu.fleet.site with npu_fleet_allow_downgrade: true, which takes it from the depot."
         found.append(finding("error", "package_not_cached", step["component"], message, hint))
     return found

@@ -11,7 +11,7 @@ import os
 import shutil
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal, _names
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _journal, _names, _runfile
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 
 CACHE_DIR = "/var/cache/npu-fleet"
@@ -23,7 +23,7 @@ def read(state_dir=_journal.STATE_DIR, cache_dir=CACHE_DIR):
     """Return {installed, good: {current, previous}, failed, unlisted_reason} of this node.
 
     A good set is {components: {component: {version, file, sha256, cached}}, time} or None; ``cached`` tells whether its package
-    lies in the cache. A failed one is {components: {component: version}, reason, time}.
+    lies in the cache and is whole. A failed one is {components: {component: version}, reason, time}.
     """
     stored = _stored(state_dir)
     good = {name: _with_cached(stored["good"].get(name), cache_dir) for name in ("current", "previous")}
@@ -133,11 +133,19 @@ def _with_cached(one, cache_dir):
     if not one:
         return None
     components = {
-        name: dict(package, cached=bool(package.get("sha256") and package.get("file")) and os.path.isfile(
-            os.path.join(cache_dir, package["sha256"], package["file"])))
+        name: dict(package, cached=bool(package.get("sha256") and package.get("file")) and _is_whole(
+            os.path.join(cache_dir, package["sha256"], package["file"]), package["sha256"]))
         for name, package in one["components"].items()
     }
     return dict(one, components=components)
+
+
+def _is_whole(path, sha256):
+    """A damaged package must be seen before the one that goes before it is written. Read only where its note does not fit any more."""
+    try:
+        return _fetch._known_good(path, sha256) or _runfile.sha256_of(path) == sha256.lower()
+    except OSError:
+        return False
 
 
 def _stored(state_dir):

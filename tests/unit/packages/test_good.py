@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The sets that passed the gates, those that did not, and what a reader gets of them."""
 
+import hashlib
 import json
 import os
 
@@ -16,6 +17,11 @@ DRIVER = "Ascend-hdk-910b-npu-driver_%s_linux-x86-64.run"
 FIRMWARE = "Ascend-hdk-910b-npu-firmware_%s.run"
 
 
+def digest(version):
+    """The checksum of a package of this version, which is its own text."""
+    return hashlib.sha256(version.encode()).hexdigest()
+
+
 class Node:
     def __init__(self, folder):
         self.state, self.cache = str(folder / "state"), str(folder / "cache")
@@ -23,10 +29,10 @@ class Node:
     def install(self, versions):
         for component, version in versions.items():
             name = (DRIVER if component == "driver" else FIRMWARE) % version
-            sha256 = version.ljust(64, "0")
+            sha256 = digest(version)
             os.makedirs(os.path.join(self.cache, sha256), exist_ok=True)
-            with open(os.path.join(self.cache, sha256, name), "w"):
-                pass
+            with open(os.path.join(self.cache, sha256, name), "w") as stream:
+                stream.write(version)
             _journal.remember(self.state, component, {"version": version, "file": name, "sha256": sha256})
 
     def promote(self, versions, **more):
@@ -80,11 +86,21 @@ def test_shape(node):
     current = found["good"]["current"]
     assert sorted(current) == ["components", "time"]
     assert current["components"]["driver"] == {
-        "version": "25.5.0", "file": DRIVER % "25.5.0", "sha256": "25.5.0".ljust(64, "0"), "cached": True,
+        "version": "25.5.0", "file": DRIVER % "25.5.0", "sha256": digest("25.5.0"), "cached": True,
     }  # fmt: skip
-    os.unlink(os.path.join(node.cache, "25.5.0".ljust(64, "0"), DRIVER % "25.5.0"))
+    os.unlink(os.path.join(node.cache, digest("25.5.0"), DRIVER % "25.5.0"))
     assert node.read()["good"]["current"]["components"]["driver"]["cached"] is False
     json.dumps(found)
+
+
+@pytest.mark.parametrize("text", ["25.5", "25.5.1", ""], ids=["truncated", "altered", "empty"])
+def test_a_damaged_package_is_no_way_back(node, text):
+    node.install(NEW)
+    node.promote(NEW)
+    with open(os.path.join(node.cache, digest("25.5.0"), DRIVER % "25.5.0"), "w") as stream:
+        stream.write(text)
+    packages = node.read()["good"]["current"]["components"]
+    assert {name: package["cached"] for name, package in packages.items()} == {"driver": False, "firmware": True}
 
 
 def test_a_lost_record_is_made_up_from_the_cache(node):
@@ -92,7 +108,7 @@ def test_a_lost_record_is_made_up_from_the_cache(node):
     os.unlink(os.path.join(node.state, "installed.json"))
     node.promote(NEW)
     packages = node.read()["good"]["current"]["components"]
-    assert {name: package["sha256"] for name, package in packages.items()} == {name: v.ljust(64, "0") for name, v in NEW.items()}
+    assert {name: package["sha256"] for name, package in packages.items()} == {name: digest(v) for name, v in NEW.items()}
 
 
 def test_a_package_that_nobody_knows(node):
@@ -110,7 +126,7 @@ def test_what_stays_in_the_cache(node):
     node.install(NEW)
     node.promote(NEW)
     node.install(NEWER)
-    assert _good.kept(node.state) == {version.ljust(64, "0") for one in (OLD, NEW, NEWER) for version in one.values()}
+    assert _good.kept(node.state) == {digest(version) for one in (OLD, NEW, NEWER) for version in one.values()}
 
 
 def test_failed_sets(node):
