@@ -8,6 +8,7 @@ not tell, the name decides. The closed bundles (toolkit, ops, nnal) publish no v
 several places are looked at, and nothing is claimed from files of the parts that a bundle is made of.
 """
 
+import gzip
 import hashlib
 import io
 import os
@@ -23,6 +24,11 @@ _BLOCK = 1 << 20
 # As much is unpacked to find what a payload is; a toolkit has several GB.
 _UNPACKED = 512 << 20
 _TEXT = 64 << 10
+# As many members are looked at.
+_MEMBERS = 200 * 1000
+# Headers with a text of their own (long names, attributes) are read into memory whole by tarfile, however long they say they are.
+_LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_LONGEST_HEADER = 1 << 20
 
 # Labels: public transcripts ("Ascend packages" fact sheet, 1.1). CANN's says nothing of the part.
 _LABELS = (
@@ -51,6 +57,31 @@ _MARKS = (
 _KERNEL_FAMILY = dict(_names.CHIP_FAMILY, **{"910_93": "a3"})
 
 
+try:
+    import bz2
+    import lzma
+except ImportError:
+    # A Python may be built without them; what they pack is not looked into then.
+    bz2 = lzma = None
+
+_DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, RecursionError) + ((lzma.LZMAError,) if lzma else ())
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header takes no more memory than one of a package needs."""
+
+    def _proc_member(self, archive):
+        if self.type in _LONG_HEADERS and self.size > _LONGEST_HEADER:
+            raise tarfile.ReadError("a header of %d bytes" % self.size)
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file")
+        return super(_Member, self)._proc_member(archive)
+
+    def _proc_gnusparse_10(self, *_args):
+        # Its map stands in the data and may be as long as that.
+        raise tarfile.ReadError("a sparse file")
+
+
 def describe(path):
     """Return what the file at ``path`` is; raise FleetError where it is none, damaged, or not what its name says."""
     try:
@@ -68,10 +99,13 @@ def describe_stream(stream, name, size):
     if size is not None:
         _runfile.check_header(head, size, name)
     values = _runfile.header_values(head)
-    source = _Source(stream, head, _payload_offset(head, values))
+    longest = _runfile.declared_size(head) or size
+    if longest is None:
+        raise _damaged(name, "neither its header nor the server say how long it is")
+    source = _Source(stream, head, _payload_offset(head, values), longest)
     content = _look_into(source, said["component"], values.get("label", ""))
     source.finish()
-    if size is None:
+    if size is None or source.size > longest:
         _runfile.check_header(head, source.size, name)
     elif source.size != size:
         raise _damaged(name, "it has %d bytes, announced were %d" % (source.size, size))
@@ -111,9 +145,9 @@ def _payload_offset(head, values):
 class _Source(io.RawIOBase):
     """The payload as a file, while all that passes is hashed: the whole and, for the header's own checksum, the payload."""
 
-    def __init__(self, stream, head, offset):
+    def __init__(self, stream, head, offset, longest):
         super(_Source, self).__init__()
-        self._stream = stream
+        self._stream, self._longest = stream, longest
         self._all, self._payload = hashlib.sha256(head), hashlib.sha256()
         self._left = head[offset:] if offset is not None else b""
         self._payload.update(self._left)
@@ -136,6 +170,9 @@ class _Source(io.RawIOBase):
         return self._left[:size]
 
     def _next(self, size):
+        if self.size > self._longest:
+            # A server that never stops sending.
+            return b""
         part = self._stream.read(size)
         self._all.update(part)
         self._payload.update(part)
@@ -176,22 +213,35 @@ def _look_into(source, component, label):
     found["compression"] = _compression(source.peek(512))
     if found["compression"] == "unknown":
         return found
-    try:
-        with tarfile.open(fileobj=source, mode="r|*", bufsize=_BLOCK) as archive:
-            _look_at_members(archive, component, found)
-    except tarfile.CompressionError:
-        # This Python has no module for it.
+    if found["compression"] in ("bzip2", "xz") and not lzma:
         found["compression"] = "unknown"
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        return found
+    try:
+        with tarfile.open(fileobj=_unpacked(source, found["compression"]), mode="r|", tarinfo=_Member) as archive:
+            _look_at_members(archive, component, found)
+    except _DAMAGE as error:
+        # ValueError and RecursionError are tarfile's on numbers that are none, and on a row of headers without a member.
         found["damaged"] = str(error) or type(error).__name__
     return found
+
+
+def _unpacked(source, compression):
+    """The payload as it was before it was packed. tarfile's own way ("r|*") copies all that one block becomes for each header it reads."""
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=source, mode="rb")
+    if compression == "bzip2":
+        return bz2.BZ2File(source)
+    return lzma.LZMAFile(source) if compression == "xz" else source
 
 
 def _look_at_members(archive, component, found):
     version_file = re.compile(_VERSION_FILES.get(component, r"version\.info\Z"))
     arches, versions = set(), {}
-    for member in archive:
-        if member.offset_data + member.size > _UNPACKED:
+    for _number in range(_MEMBERS):
+        member = archive.next()
+        # It keeps all that it has seen.
+        archive.members = []
+        if member is None or member.offset_data + member.size > _UNPACKED:
             break
         name = re.sub(r"\A(?:\./)+", "", member.name)
         _note_marks(name, found)

@@ -7,7 +7,7 @@ An index is a page of links (autoindex) or a file SHA256SUMS, or both. What is w
 operator wants to see all of it at once.
 """
 
-import html.parser
+import html
 import http.client
 import os
 import re
@@ -22,6 +22,12 @@ SUMS = "SHA256SUMS"
 _INDEX_BYTES = 8 << 20
 _TIMEOUT = 60
 _BLOCK = 1 << 20
+# Of a package of which neither the server nor its header say how long it is.
+_LARGEST = 64 << 30
+_LINK = re.compile(r"""<a\s[^<>]*?\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
+# As sha256sum writes lines, and with --tag.
+_SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?([^/]+)\Z")
+_TAGGED_SUM = re.compile(r"SHA256 \((?:\./)?([^/]+)\) = ([0-9a-fA-F]{64})\Z")
 
 
 class Wanted(object):
@@ -44,16 +50,18 @@ def scan(src, wanted, trust, tmpdir=None):
     """Return packages (what they are, with size, sha256, source, signature), problems, and names that were not looked into."""
     place = _Index(src, tmpdir) if _fetch.is_url(src) else _Folder(src)
     names = place.names()
-    sums = parse_sums(place.text(SUMS)) if SUMS in names else {}
+    text = place.text(SUMS) if SUMS in names else ""
+    sums = parse_sums(text)
     # No key may be called "skipped": Ansible would take the task for one.
-    result = {"packages": [], "problems": [], "passed_over": [], "unknown": []}
+    result = {"packages": [], "problems": [_odd_sum(line) for line in odd_sums(text)], "passed_over": [], "unknown": []}
     for name in sorted(set(names) | set(sums)):
         if not name.lower().endswith((".run", ".zip")):
             continue
         try:
             said = _names.parse(name)
         except FleetError:
-            result["unknown"].append(name)
+            # A name in another encoding is none that JSON could hold.
+            result["unknown"].append(name.encode("utf-8", "backslashreplace").decode("utf-8"))
             continue
         if said["format"] != "run" or not wanted.has(said):
             result["passed_over"].append(name)
@@ -86,8 +94,40 @@ def _look(place, name, names, expected, trust):
 
 def parse_sums(text):
     """Return {file name: sha256} of `sha256sum`'s output, in the lines that are of its form."""
-    found = re.findall(r"^([0-9a-fA-F]{64}) [ *](?:\./)?([^/\n\r]+?)\r?$", text, re.MULTILINE)
-    return {name: digest.lower() for digest, name in found}
+    return {name: digest for name, digest in map(_sum_of, _lines(text)) if name}
+
+
+def odd_sums(text):
+    """Lines about packages of this folder that are of no known form or name another sum than a line before: nothing would be checked."""
+    seen, odd = {}, []
+    for line in _lines(text):
+        name, digest = _sum_of(line)
+        if name is None:
+            is_odd = "/" not in line and not line.startswith("#") and re.search(r"\.run\b", line, re.IGNORECASE)
+        else:
+            is_odd = seen.setdefault(name, digest) != digest
+        if is_odd:
+            odd.append(line)
+    return odd
+
+
+def _lines(text):
+    # Windows begins a file with a mark of its own.
+    return [line.rstrip("\r") for line in text.lstrip("\ufeff").split("\n")]
+
+
+def _sum_of(line):
+    found = _SUM.match(line)
+    if found:
+        return found.group(2), found.group(1).lower()
+    found = _TAGGED_SUM.match(line)
+    return (found.group(1), found.group(2).lower()) if found else (None, None)
+
+
+def _odd_sum(line):
+    message = "%s has a line that cannot be used: %r." % (SUMS, line[:200])
+    hint = "Write it again in the depot: `sha256sum *.run > %s`." % SUMS
+    return dict(FleetError(message, "sums_invalid", "scan", object=SUMS, observed=line[:200], hint=hint).as_dict(), file=SUMS)
 
 
 class _File(object):
@@ -105,8 +145,11 @@ class _File(object):
 
     def describe(self):
         if self._stream is None:
-            with open(self.path, "rb") as stream:
-                return _content.describe_stream(stream, self.name, os.fstat(stream.fileno()).st_size)
+            try:
+                with open(self.path, "rb") as stream:
+                    return _content.describe_stream(stream, self.name, os.fstat(stream.fileno()).st_size)
+            except OSError as error:
+                raise _unreadable(self.path, error.strerror or str(error)) from error
         return _content.describe_stream(self._stream, self.name, self._size)
 
 
@@ -129,12 +172,16 @@ class _Folder(object):
 
     def names(self):
         try:
-            return [name for name in os.listdir(self._path) if os.path.isfile(os.path.join(self._path, name))]
+            return [name for name in os.listdir(self._path) if self._is_file_or_link(name)]
         except OSError as error:
             raise FleetError(
                 "The depot %s can not be listed: %s." % (self._path, error.strerror), "depot_missing", "scan", object=self._path,
                 observed=str(error), hint="npu_fleet_depot names the folder; npu_fleet_depot_on says on which machine it is.",
             ) from error
+
+    def _is_file_or_link(self, name):
+        path = os.path.join(self._path, name)
+        return os.path.isfile(path) or os.path.islink(path)
 
     def text(self, name):
         try:
@@ -145,9 +192,12 @@ class _Folder(object):
 
     def opened(self, name, on_disk):
         path = os.path.join(self._path, name)
-        if not os.path.exists(path):
+        if not os.path.lexists(path):
             message = "%s is named in %s and not there." % (name, SUMS)
             raise FleetError(message, "package_missing", "scan", object=path, hint=_runfile.COPY_AGAIN % name)
+        if not os.path.isfile(path):
+            # A device or a pipe would be read for ever.
+            raise _unreadable(path, "it is a link that leads to no file" if os.path.islink(path) else "it is no file")
         if not os.access(path, os.R_OK):
             raise _unreadable(path, "permission denied")
         return _File(name, path)
@@ -161,6 +211,7 @@ class _Folder(object):
 
 class _Index(object):
     def __init__(self, url, tmpdir):
+        _fetch.check_url(url)
         self._url = url
         self._tmpdir = tmpdir
         self._sums = None
@@ -171,7 +222,7 @@ class _Index(object):
         names = set()
         try:
             with self._get("") as page:
-                names |= parse_index(page.read(_INDEX_BYTES).decode("utf-8", "replace"))
+                names |= parse_index(page.read(_INDEX_BYTES).decode("utf-8", "replace"), self._at(""))
         except FleetError as error:
             failures.append(error)
         try:
@@ -201,8 +252,16 @@ class _Index(object):
         kept = tempfile.NamedTemporaryFile(prefix="npu-fleet-", suffix="-" + name, dir=self._tmpdir)
         try:
             source = _Readable(response, self.public(name))
-            for block in iter(lambda: source.read(_BLOCK), b""):
+            head = source.read(_runfile.HEAD)
+            kept.write(head)
+            left = (_runfile.declared_size(head) or _LARGEST) - len(head)
+            # One byte more than it should have shows that it is too long.
+            while left >= 0:
+                block = source.read(min(_BLOCK, left + 1))
+                if not block:
+                    break
                 kept.write(block)
+                left -= len(block)
             kept.flush()
             kept.seek(0)
         except OSError as error:
@@ -238,6 +297,9 @@ class _Index(object):
             reason = "the server answers %d %s" % (error.code, error.reason)
             error.close()
             raise _not_fetched(url, reason) from None
+        except (ValueError, http.client.InvalidURL):
+            # Their texts have the whole URL.
+            raise _not_fetched(url, "the URL, or the one that the server sends to, is not valid") from None
         except (OSError, http.client.HTTPException) as error:
             raise _not_fetched(url, str(getattr(error, "reason", None) or error)) from None
 
@@ -271,28 +333,23 @@ class _Readable(object):
         self._response.close()
 
 
-class _Links(html.parser.HTMLParser):
-    def __init__(self):
-        super(_Links, self).__init__()
-        self.names = set()
-
-    def handle_starttag(self, tag, attrs):
-        if tag != "a":
-            return
-        href = dict(attrs).get("href") or ""
-        parts = urllib.parse.urlsplit(href)
-        name = urllib.parse.unquote(parts.path)
-        name = name[2:] if name.startswith("./") else name
+def parse_index(text, base):
+    """Return the names of files of the folder ``base`` that a page of links (autoindex) has."""
+    folder = urllib.parse.urlsplit(base)
+    names = set()
+    for found in _LINK.finditer(text):
+        try:
+            link = urllib.parse.urlsplit(urllib.parse.urljoin(base, html.unescape(next(filter(None, found.groups()), ""))))
+        except ValueError:
+            continue
         # Folders, other hosts and the links that sort the table are no files of this folder.
-        if name and not parts.netloc and not parts.query and "/" not in name and not name.startswith("."):
-            self.names.add(name)
-
-
-def parse_index(text):
-    """Return the names of files that a page of links (autoindex) has."""
-    parser = _Links()
-    parser.feed(text)
-    return parser.names
+        if (link.scheme, link.netloc.rpartition("@")[2]) != (folder.scheme, folder.netloc.rpartition("@")[2]) or link.query:
+            continue
+        path, start = urllib.parse.unquote(link.path), urllib.parse.unquote(folder.path)
+        name = path[len(start):] if path.startswith(start) else ""
+        if name and "/" not in name and not name.startswith("."):
+            names.add(name)
+    return names
 
 
 def _unreadable(path, reason):

@@ -45,7 +45,9 @@ def public(src):
     """Return ``src`` without user, password and query, which may hold secrets."""
     if not is_url(src):
         return src
-    parts = urllib.parse.urlsplit(src)
+    parts = _split(src)
+    if parts is None:
+        return src.partition(":")[0] + "://(no valid URL)"
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
 
@@ -54,9 +56,30 @@ def secrets(src):
     """Return the texts in ``src`` that must not be printed."""
     if not is_url(src):
         return []
-    parts = urllib.parse.urlsplit(src)
+    parts = _split(src)
+    if parts is None:
+        return [src]
     found = [parts.password, urllib.parse.unquote(parts.password or ""), parts.query]
     return sorted({text for text in found if text})
+
+
+def _split(src):
+    """The parts of a URL; None when it has no valid ones, as with a password that has a slash as it is."""
+    try:
+        parts = urllib.parse.urlsplit(src)
+        # Looking at the port is what checks it.
+        return parts if parts.hostname and (parts.port is None or parts.port >= 0) else None
+    except ValueError:
+        return None
+
+
+def check_url(src):
+    """Raise FleetError when ``src`` is no valid URL. The message does not repeat it, for a password may stand anywhere in it."""
+    if _split(src) is None:
+        raise FleetError(
+            "The address of the depot is no valid URL.", "depot_invalid", "fetch",
+            hint="Look at npu_fleet_depot. In a password, /, ?, # and @ are written %2F, %3F, %23 and %40.",
+        )
 
 
 def file_name(src):
@@ -325,7 +348,18 @@ def _receive(src, part, deadline):
             raise http.client.HTTPException("the connection ended %d bytes too early" % left)
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """A server may send to another place, but to no other protocol than HTTP, and not from an encrypted one to a plain one."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # noqa: PLR0917  # urllib's own signature
+        scheme = newurl.partition(":")[0].lower()
+        if scheme != "https" and (scheme != "http" or req.type == "https"):
+            raise urllib.error.HTTPError(req.full_url, code, "and sends to a %s address, which is not followed" % scheme, headers, fp)
+        return super(_Redirects, self).redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _request(src):
+    check_url(src)
     parts = urllib.parse.urlsplit(src)
     host = parts.netloc.rpartition("@")[2]
     clean = urllib.parse.urlunsplit((parts.scheme, host, urllib.parse.quote(parts.path, safe="/%~+:@!$&'()*,;="), parts.query, ""))
@@ -336,7 +370,7 @@ def _request(src):
         # Not sent on to another host by a redirect.
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(pair.encode("utf-8")).decode("ascii"))
     proxies = {} if _is_loopback(parts.hostname) else urllib.request.getproxies_environment()
-    return request, urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    return request, urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _Redirects())
 
 
 def _is_loopback(host):

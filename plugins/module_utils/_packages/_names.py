@@ -49,7 +49,8 @@ _PATTERNS = (
     ("docker_runtime", r"ascend-(?P<kind>docker-runtime)_%s_(?P<os>linux)-%s\.(?P<format>run)" % (_CANN_VERSION, _ARCH)),
     ("toolbox", r"ascend-mindx-(?P<kind>toolbox)_%s_(?P<os>linux)-%s\.(?P<format>run|zip)" % (_CANN_VERSION, _ARCH)),
 )
-_COMPILED = tuple((naming, re.compile(pattern + r"\Z", re.IGNORECASE)) for naming, pattern in _PATTERNS)
+# Without re.ASCII a long s or the sign of the kelvin would pass for s and k, and digits of other scripts for numbers.
+_COMPILED = tuple((naming, re.compile(pattern + r"\Z", re.IGNORECASE | re.ASCII)) for naming, pattern in _PATTERNS)
 
 _COMPONENTS = {
     "driver": "driver", "firmware": "firmware", "npu": "hdk_bundle", "mcu": "mcu",

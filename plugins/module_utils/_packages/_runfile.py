@@ -65,14 +65,11 @@ def check_header(head, size, name):
     if not head.startswith(b"#!") or b"makeself" not in head[:8192].lower():
         raise FleetError("%s is no self-extracting package." % name, "package_invalid", "verify", object=name, hint=COPY_AGAIN % name)
     values = header_values(head)
-    declared = sum(int(number) for number in values.get("totalsize", values.get("filesizes", values.get("size", ""))).split())
-    lines = int(values.get("skip") or 0)
-    if declared and lines:
-        expected = declared + sum(len(line) for line in head.splitlines(True)[:lines])
-        if size != expected:
-            word = "cut short" if size < expected else "too long"
-            message = "%s is %s: it has %d bytes, its header says %d." % (name, word, size, expected)
-            raise FleetError(message, "package_truncated", "verify", object=name, observed=size, hint=COPY_AGAIN % name)
+    expected = declared_size(head)
+    if expected and size != expected:
+        word = "cut short" if size < expected else "too long"
+        message = "%s is %s: it has %d bytes, its header says %d." % (name, word, size, expected)
+        raise FleetError(message, "package_truncated", "verify", object=name, observed=size, hint=COPY_AGAIN % name)
     chip = _LABEL_CHIP.search(values.get("label", ""))
     family = _names.parse(name)["family"]
     built_for = _names.CHIP_FAMILY[chip.group(1).lower()] if chip else None
@@ -80,6 +77,14 @@ def check_header(head, size, name):
         message = "%s is by its name for family %s, but was built for family %s (%s)." % (name, family, built_for, values["label"])
         hint = "Keep the vendor's file names: copy the package of this name to the depot again."
         raise FleetError(message, "wrong_family", "verify", object=name, observed=values["label"], hint=hint)
+
+
+def declared_size(head):
+    """How many bytes the whole file has by its header; None where that does not tell."""
+    values = header_values(head)
+    payload = sum(int(number) for number in values.get("totalsize", values.get("filesizes", values.get("size", ""))).split())
+    lines = int(values.get("skip") or 0)
+    return payload + sum(len(line) for line in head.splitlines(True)[:lines]) if payload and lines else None
 
 
 def header_values(head):
@@ -92,6 +97,6 @@ def header_values(head):
             # makeself writes zeros where it was not asked for one.
             if re.match(r"[0-9a-f]{64}\Z", value) and value.strip("0"):
                 values.setdefault("sha", value)
-        elif key == "label" or re.match(r"[0-9 ]+\Z", value):
+        elif key == "label" or re.match(r"[0-9]{1,9}\Z" if key == "skip" else r"[0-9]{1,18}(?: +[0-9]{1,18})*\Z", value):
             values.setdefault(key, value)
     return values

@@ -15,7 +15,9 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 _RANKS = {"t": 0, "alpha": 1, "beta": 2, "b": 3, "rc": 4, "sph": 6, "spc": 7, "post": 7}
 _END = (5, 0)
 _NUMBER = 8
-_TOKEN = re.compile(r"([a-z]*)([0-9]*)\Z")
+# Nine digits are more than any version has, and few enough for int() of every Python.
+_TOKEN = re.compile(r"([a-z]*)([0-9]{0,9})\Z")
+_DIGITS = re.compile(r"[0-9]{1,9}\Z")
 
 
 def parse(text):
@@ -31,7 +33,7 @@ def parse(text):
         position += 1
         if label and label not in _RANKS:
             raise _unknown(text)
-        if label and not number and position < len(words) and words[position].isdigit():
+        if label and not number and position < len(words) and _DIGITS.match(words[position]):
             # "beta.1" is "beta1"
             number = words[position]
             position += 1

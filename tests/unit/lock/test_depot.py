@@ -184,16 +184,23 @@ def test_a_server_that_breaks_off(tmp_path, server, monkeypatch):
      '<tr><td><a href="x_1.run">x_1..&gt;</a></td></tr></table>', {"x_1.run"}),
     ('<ul><li><a href="x_1.run">x</a></li><li><a href="./y%20z.run">y</a></li><li><a href=".hidden">.</a></li></ul>',
      {"x_1.run", "y z.run"}),
-    ('<a href="http://other.example/x.run">x</a><a href="..%2fx.run">x</a><a>no link</a><a href="/a/x.run">x</a>', set()),
+    ('<a href="http://other.example/a/x.run">x</a><a href="..%2fx.run">x</a><a>no link</a><a href="/b/x.run">x</a>', set()),
+    # Servers of artifacts write whole addresses.
+    ('<a href="/a/x.run">x</a><A class=f HREF=\'http://depot/a/y.run\'>y</A>', {"x.run", "y.run"}),
+    # What is no address, or of another protocol, or no part of a page.
+    ('<a href="http://[/x.run">x</a><a href="//[::1/x.run">x</a><a href="javascript:x.run">x</a><a href="https://depot/a/x.run">x</a>'
+     '<![odd[<a href="z.run">z</a>', {"z.run"}),
     ("not a page", set()),
 ])
 def test_pages_of_links(page, expected):
-    assert _depot.parse_index(page) == expected
+    assert _depot.parse_index(page, "http://user:word@depot/a/") == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("a" * 64 + "  x.run\n" + "B" * 64 + " *./y.run\r\n", {"x.run": "a" * 64, "y.run": "b" * 64}),
     ("# comment\n" + "a" * 63 + "  x.run\n" + "a" * 64 + "  folder/x.run\n" + "a" * 64 + "  ../x.run\n", {}),
+    # From Windows, and by sha256sum --tag.
+    ("\ufeff" + "a" * 64 + "  x.run\r\nSHA256 (y.run) = " + "b" * 64 + "\r\n", {"x.run": "a" * 64, "y.run": "b" * 64}),
     ("", {}),
 ])
 def test_lists_of_checksums(text, expected):
