@@ -207,7 +207,8 @@ class Installer(object):
         if way is None:
             path = observed["components"][self._wish.component]["path"]
             message = "%s can not be removed: there is no uninstall script at %s, and no package of it." % (self._wish.component, path)
-            raise FleetError(message, "uninstaller_missing", "prepare", object=path, hint="Give src and sha256 of its package.")
+            hint = "Give src and sha256 of a package of it: for a playbook, pin it in npu_fleet_versions, with a depot and its checksums."
+            raise FleetError(message, "uninstaller_missing", "prepare", object=path, hint=hint)
         name, path, command = way
         if name == _remove.FOLDER:
             self._journal("launched", action="remove", way=name, path=path)
