@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _versions
+from ansible_collections.npu.fleet.plugins.plugin_utils import _yaml
 
 COMPONENTS = ("driver", "firmware", "cann", "docker_runtime")
 OWN_FOLDER = Path(__file__).parent / "catalog"
@@ -119,7 +121,7 @@ def load(extra_dirs=()):
     """The catalog of the collection and of these folders, read once per set of folders."""
     if isinstance(extra_dirs, (str, Path)):
         extra_dirs = [extra_dirs]
-    return _load((str(OWN_FOLDER), *(str(folder) for folder in extra_dirs)))
+    return _load((str(OWN_FOLDER), *(str(Path(folder).expanduser()) for folder in extra_dirs or ())))
 
 
 def _files(folder):
@@ -169,13 +171,38 @@ class _Row:
     def text(self, key, required=False):
         value = self.take(key)
         if (value is None and required) or (value is not None and not isinstance(value, str)):
-            raise self.error(f"needs {key} as text in quotes, it has {value!r}")
+            raise self.error(f"needs {key} as text in quotes, it has {reprlib.repr(value)}")
         return value
 
     def texts(self, key, default=()):
         value = self.take(key, list(default))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(f"needs {key} as a list of texts in quotes, it has {value!r}")
+            raise self.error(f"needs {key} as a list of texts in quotes, it has {reprlib.repr(value)}")
+        return tuple(value)
+
+    def rows(self, key):
+        """The mappings of a list, each with its place."""
+        value = self.take(key) or []
+        if not isinstance(value, list):
+            raise self.error(f"needs {key} as a list, it has {reprlib.repr(value)}")
+        return [_Row(self.path, f"{key}, row {number}", data) for number, data in enumerate(value, 1)]
+
+    def mapping(self, key):
+        value = self.take(key) or {}
+        if not isinstance(value, dict):
+            raise self.error(f"needs {key} as a mapping, it has {reprlib.repr(value)}")
+        return value
+
+    def one_version(self, key, value):
+        """A single version, or None."""
+        if value is not None and not _versions.same(value, value):
+            raise self.error(f"has {reprlib.repr(value)} for {key}, which is no version in quotes")
+        return value
+
+    def systems(self, key, value):
+        """Systems such as "ubuntu 22.04 x86_64": ID, version, and an architecture or none."""
+        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and len(item.split()) in (2, 3) for item in value):
+            raise self.error(f'needs {key} as a list of texts such as "ubuntu 22.04 x86_64", it has {reprlib.repr(value)}')
         return tuple(value)
 
     def families(self, default=None):
@@ -190,7 +217,7 @@ class _Row:
         if value is None:
             return default
         if not isinstance(value, list):
-            raise self.error(f"needs {key} as a list, it has {value!r}")
+            raise self.error(f"needs {key} as a list, it has {reprlib.repr(value)}")
         return tuple(self._version(key, item) for item in value)
 
     def _version(self, key, item):
@@ -202,7 +229,7 @@ class _Row:
             _versions.parse(version.text[:-2] if version.is_pattern else version.text)
             _versions.parse(version.shown or "0")
         except (AttributeError, TypeError, FleetError):
-            raise self.error(f"has {item!r} in {key}, which is no version in quotes") from None
+            raise self.error(f"has {reprlib.repr(item)} in {key}, which is no version in quotes") from None
         return version
 
     def by_component(self, key):
@@ -220,36 +247,36 @@ class _Row:
 
 def _read(path, parts, seen):
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        document = _yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise FleetError(
             f"{path} can not be read: {error}.",
             "catalog_invalid", "catalog", object=str(path), hint=f"`yamllint {path}` shows the place.",
         ) from error
     file = _Row(path, "the file", {} if document is None else document)
-    parts["sources"].update(file.take("sources") or {})
-    for number, data in enumerate(file.take("releases") or [], 1):
-        name, sets = _release(_Row(path, f"releases, row {number}", data))
-        if name in seen:
+    parts["sources"].update(file.mapping("sources"))
+    for row in file.rows("releases"):
+        name, sets = _release(row)
+        # 24.1.RC2 and 24.1.rc2 are one release.
+        key = name.lower()
+        if key in seen:
             raise file.error(f"has release {name}, which another row of this folder has, too")
-        seen[name] = sets
-    for number, data in enumerate(file.take("windows") or [], 1):
-        parts["windows"].append(_window(_Row(path, f"windows, row {number}", data)))
-    for number, data in enumerate(file.take("least_versions") or [], 1):
-        parts["least_versions"].append(_least(_Row(path, f"least_versions, row {number}", data)))
-    for number, data in enumerate(file.take("bad_kernels") or [], 1):
-        parts["bad_kernels"].append(_bad_kernel(_Row(path, f"bad_kernels, row {number}", data)))
-    for number, data in enumerate(file.take("hw_base_versions") or [], 1):
-        row = _Row(path, f"hw_base_versions, row {number}", data)
-        least = {str(base): str(version) for base, version in (row.take("least_driver") or {}).items()}
+        seen[key] = sets
+    parts["windows"] += [_window(row) for row in file.rows("windows")]
+    parts["least_versions"] += [_least(row) for row in file.rows("least_versions")]
+    parts["bad_kernels"] += [_bad_kernel(row) for row in file.rows("bad_kernels")]
+    for row in file.rows("hw_base_versions"):
+        least = {str(base): row.one_version(base, version) for base, version in row.mapping("least_driver").items()}
         for family in row.families():
             parts["hw_base"].setdefault(family, {}).update(least)
         _origin(row)
     systems = file.take("supported_systems")
     if systems is not None:
         row = _Row(path, "supported_systems", systems)
-        for family, names in (row.take("families") or {}).items():
-            parts["systems"].setdefault(family, []).extend(names)
+        for family, names in row.mapping("families").items():
+            if family not in FAMILIES:
+                raise row.error(f"names the family {family!r}; known are {', '.join(FAMILIES)}, in quotes")
+            parts["systems"].setdefault(family, []).extend(row.systems(family, names))
         parts["systems_sources"] += _origin(row)["sources"]
     file.done()
 
@@ -272,9 +299,11 @@ def _release(row):
     row.where = f"release {name}"
     note = row.text("note")
     common = {component: row.versions(component) for component in COMPONENTS}
-    data = row.take("sets") or []
+    parts = row.rows("sets")
     origin = _origin(row)
-    sets = [_set(_Row(row.path, f"release {name}, set {number}", item), name, common, note, origin) for number, item in enumerate(data, 1)]
+    for number, part in enumerate(parts, 1):
+        part.where = f"release {name}, set {number}"
+    sets = [_set(part, name, common, note, origin) for part in parts]
     if not sets:
         raise row.error("has no sets")
     return name, sets
@@ -295,8 +324,8 @@ def _window(row):
 
 def _least(row):
     entry = {
-        "families": row.families(), "products": row.texts("products"), "os": row.texts("os"),
-        "driver": row.text("driver"), "firmware": row.text("firmware"),
+        "families": row.families(), "products": row.texts("products"), "os": row.systems("os", row.take("os", [])),
+        "driver": row.one_version("driver", row.text("driver")), "firmware": row.one_version("firmware", row.text("firmware")),
     }
     return dict(entry, **_origin(row))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 
 import yaml
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _names, _versions
-from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _names, _versions
+from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog, _yaml
 from ansible_collections.npu.fleet.plugins.plugin_utils._pinned import pinned_components
 
 ARCHES = ("aarch64", "x86_64")
@@ -167,7 +168,7 @@ def read(path):
     """The lock in a file; raise FleetError that names what is wrong with it."""
     try:
         with open(path, encoding="utf-8") as stream:
-            lock = yaml.safe_load(stream)
+            lock = _yaml.load(stream.read(), aliases=False)
     except OSError as error:
         raise FleetError(f"The lock {path} can not be read: {error.strerror}.", "lock_missing", "lock", object=str(path),
                          hint=WRITE_AGAIN) from error
@@ -186,18 +187,24 @@ def _invalid(path, reason):
 
 def _fault(lock):
     """What makes this no lock, in words; None for a good one."""
-    if not isinstance(lock, dict) or lock.get("lock") != 1:
+    if not isinstance(lock, dict) or type(lock.get("lock")) is not int or lock["lock"] != 1:
         return "it does not begin with `lock: 1`"
-    extra = sorted(set(lock) ^ {"lock", "release", "unlisted_reason", "sets", "packages"})
+    extra = sorted(map(str, set(lock) ^ {"lock", "release", "unlisted_reason", "sets", "packages"}))
     if extra:
-        return f"{', '.join(map(str, extra))} is missing or unknown"
+        return f"{', '.join(extra)[:200]} is missing or unknown"
+    for key in ("release", "unlisted_reason"):
+        if not isinstance(lock[key], (str, type(None))):
+            return f"{key} is {reprlib.repr(lock[key])}, which is no text in quotes"
     if not isinstance(lock["sets"], dict) or not isinstance(lock["packages"], list):
         return "sets must be a mapping and packages a list"
     for family, versions in lock["sets"].items():
         if family not in FAMILIES or not isinstance(versions, dict) or set(versions) - set(_catalog.COMPONENTS):
-            return f"the set of {family} is none"
+            return f"the set of {family} is none; 310 and 910 stand in quotes"
         if not all(isinstance(version, str) for version in versions.values()):
             return f"the set of {family} has a version that is no text in quotes"
+        odd = [version for version in versions.values() if not _versions.same(version, version)]
+        if odd:
+            return f"the set of {family} has the version {reprlib.repr(odd[0])}, which is none"
     seen = set()
     for number, package in enumerate(lock["packages"], 1):
         fault = _package_fault(package)
@@ -214,10 +221,14 @@ def _package_fault(package):
     if not isinstance(package, dict) or set(package) != set(_PACKAGE):
         return f"must have {', '.join(_PACKAGE)}"
     for key, kind in _PACKAGE.items():
-        if not isinstance(package[key], kind):
-            return f"has {package[key]!r} for {key}"
+        if not isinstance(package[key], kind) or isinstance(package[key], bool):
+            return f"has {reprlib.repr(package[key])} for {key}"
     if not re.fullmatch(r"[0-9a-f]{64}", package["sha256"]) or package["size"] < 1:
         return f"({package['file']}) has no checksum or size"
+    if _fetch.public(package["source"]) != package["source"]:
+        return f"({package['file']}) has a user, a password or a query in its source: the depot's address with them is npu_fleet_depot"
+    if package["signature"] is not None and set(package["signature"]) != set(_SIGNATURE):
+        return f"({package['file']}) must have {', '.join(_SIGNATURE)} in its signature"
     try:
         said = _names.parse(package["file"])
     except FleetError as error:

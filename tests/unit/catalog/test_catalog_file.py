@@ -72,3 +72,38 @@ def test_a_folder_without_files(tmp_path):
     with pytest.raises(FleetError) as caught:
         _catalog.load([str(tmp_path / "nowhere")])
     assert caught.value.code == "catalog_missing"
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    ("sources: [a]", "needs sources as a mapping"),
+    ("releases: 5", "needs releases as a list"),
+    ("windows: {of: x}", "needs windows as a list"),
+    ("releases: [{release: '9', date: d, sources: [s], sets: 5}]", "release 9 needs sets as a list"),
+    ("releases: [{release: '9', date: 2024-13-45, sources: [s], sets: []}]", "month must be"),
+    ("releases: [{release: '9', release: '8', date: d, sources: [s], sets: []}]", "release is there twice"),
+    ("supported_systems: {date: d, sources: [s], families: [a2]}", "needs families as a mapping"),
+    ("supported_systems: {date: d, sources: [s], families: {a2: [myos]}}", 'such as "ubuntu 22.04 x86_64"'),
+    ("supported_systems: {date: d, sources: [s], families: {a2: ubuntu 22.04}}", 'such as "ubuntu 22.04 x86_64"'),
+    ("supported_systems: {date: d, sources: [s], families: {910: [ubuntu 22.04]}}", "names the family 910"),
+    ("least_versions: [{families: [a2], products: [P], os: [ubuntu], driver: '1', date: d, sources: [s]}]", 'such as "ubuntu'),
+    ("least_versions: [{families: [a2], products: [P], os: [ubuntu 22.04], driver: new, date: d, sources: [s]}]", "'new' for driver"),
+    ("hw_base_versions: [{families: [a2], least_driver: [1], date: d, sources: [s]}]", "needs least_driver as a mapping"),
+    ("hw_base_versions: [{families: [a2], least_driver: {1: new}, date: d, sources: [s]}]", "'new' for 1"),
+])
+def test_a_form_that_is_wrong_is_an_error_when_it_is_read(tmp_path, text, place):
+    """Not a traceback, and not only on the first node whose system or board meets it."""
+    with pytest.raises(FleetError) as caught:
+        _catalog.load(folder(tmp_path, text))
+    assert (caught.value.code, place in str(caught.value)) == ("catalog_invalid", True), str(caught.value)
+
+
+def test_a_row_takes_the_place_of_ours_in_any_spelling(tmp_path):
+    row = ROW.replace('"26.1.0"\n    date', '"25.0.rc1"\n    date')
+    catalog = _catalog.load(folder(tmp_path, row))
+    assert _catalog.resolve(catalog, "a2", "25.0.RC1")["driver"] == "26.1.0"
+
+
+def test_a_folder_below_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder(tmp_path, ROW)
+    assert "26.1.0" in {entry.release for entry in _catalog.load("~").sets if entry.sources == ("version.info of our firmware package",)}

@@ -88,3 +88,22 @@ def test_flash_of_a_board(base, driver):
 @pytest.mark.parametrize(("family", "base"), [("a2", 0), ("a2", 233), ("a2", 241), ("a3", 240), (None, "240")])
 def test_no_limit_of_the_flash_is_known(family, base):
     assert _catalog.hw_base_minimum(CATALOG, family, base) is None
+
+
+def test_the_hint_names_a_few_systems_only():
+    """The whole list, two dozen of them, says nothing to anybody."""
+    (other,) = [one for one in problems("a3", None, "alpine 3.20 x86_64", {}) if one["code"] == "system_unlisted"]
+    assert other["hint"].count(",") <= 2
+    assert "and 12 more" in other["hint"]
+    (own,) = [one for one in problems("a3", None, "openEuler 20.03 aarch64", {}) if one["code"] == "system_unlisted"]
+    assert own["hint"].endswith(
+        "Known of openEuler: openeuler 22.03-SP1 aarch64, openeuler 22.03-SP4 aarch64, openeuler 24.03-SP1 aarch64.")
+
+
+# os-release of EulerOS V2: ID="euleros", VERSION_ID="2.0", VERSION="2.0 (SP10)"; the service pack is not in VERSION_ID.
+@pytest.mark.parametrize(("family", "system"), [
+    ("a2", "euleros 2.0 aarch64"), ("910", "euleros 2.0 aarch64"), ("a2", "openEuler 22.03 aarch64"), ("a2", "ubuntu 22.04 x86_64"),
+    ("a2", "kylin V10 aarch64"), ("a2", "uos 20 aarch64"),
+])
+def test_ordinary_systems_are_known(family, system):
+    assert not [one for one in problems(family, None, system, {}) if one["code"] == "system_unlisted"]
