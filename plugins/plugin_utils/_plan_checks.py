@@ -158,7 +158,7 @@ def compatible(observed, todo, pins, wanted):
     """(findings, verdict, release): do the versions that the node will have belong together, by the catalog?"""
     if not observed.get("family") or not pins.versions:
         return [], None, pins.release
-    catalog = _catalog.load(tuple(wanted.get("catalog_dirs") or ()))
+    catalog = _catalog.load(wanted.get("catalog_dirs") or ())
     versions = effective_versions(observed, pins)
     changed = {KEY_OF[step["component"]] for step in todo if step["component"] in KEY_OF}
     try:

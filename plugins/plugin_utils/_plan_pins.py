@@ -67,8 +67,14 @@ def _of_lock(lock, observed, release, given, reason):
 
 
 def _of_release(observed, release, given, wanted, reason):
-    catalog = _catalog.load(tuple(wanted.get("catalog_dirs") or ()))
-    versions = _catalog.resolve(catalog, observed["family"], release)
+    catalog = _catalog.load(wanted.get("catalog_dirs") or ())
+    try:
+        versions = _catalog.resolve(catalog, observed["family"], release)
+    except FleetError as error:
+        if error.code != "release_incomplete" or not given:
+            raise
+        # What its row does not know may be given beside it.
+        versions = _catalog.resolve(catalog, observed["family"], release, allow_unlisted=bool(reason), **given)
     _agree(versions, given, f"release {release}")
     return Pins(versions, None, str(release), reason)
 

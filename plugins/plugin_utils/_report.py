@@ -81,21 +81,35 @@ def read(path):
     place = Path(path).expanduser()
     try:
         whole = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         whole = error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("nodes"), dict):
-        raise FleetError(
-            f"{place} is no plan that npu.fleet.plan wrote.",
-            code="plan_unreadable",
-            phase="plan",
-            object=str(place),
-            observed=str(whole) if isinstance(whole, Exception) else None,
-            hint="Give the plan.json of `ansible-playbook npu.fleet.plan`.",
-        )
+        raise _no_plan(f"{place} is no plan that npu.fleet.plan wrote.", str(place), str(whole) if isinstance(whole, Exception) else None)
     return whole
+
+
+def _no_plan(message, place, observed=None):
+    return FleetError(
+        message, code="plan_unreadable", phase="plan", object=place, observed=observed,
+        hint="Give the plan.json of `ansible-playbook npu.fleet.plan` as it was written.",
+    )
 
 
 def approved(whole, name):
     """The plan of one node in an approved report, as the ceiling of a run. A node that is not in it was approved nothing."""
-    one = whole["nodes"].get(name) or {}
-    return one.get("plan") if one.get("status") in ("planned", "unchanged") else NO_PLAN
+    one = whole["nodes"].get(name, {})
+    if not isinstance(one, dict) or (one.get("status") in ("planned", "unchanged") and not _is_ceiling(one.get("plan"))):
+        # None would be no ceiling at all.
+        raise _no_plan(f"The approved plan has nothing for {name} that could be a plan.", name)
+    return one["plan"] if one.get("status") in ("planned", "unchanged") else NO_PLAN
+
+
+def _is_ceiling(plan):
+    """Has it what a run is compared with?"""
+    if not isinstance(plan, dict) or not isinstance(plan.get("packages"), list) or not isinstance(plan.get("reboot_expected"), bool):
+        return False
+    engine = plan.get("engine")
+    steps_are_whole = all(
+        isinstance(step, dict) and all(isinstance(step.get(key), str) for key in ("component", "to", "action")) for step in plan["packages"]
+    )
+    return steps_are_whole and isinstance(engine, dict) and isinstance(engine.get("action"), str)

@@ -4,7 +4,7 @@
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_checks
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_checks, _plan_pins
 
 from .observed import WANTED, bare, component, converged
 from .test_plan import READY
@@ -322,3 +322,18 @@ def test_a_lock_that_contradicts_or_is_not_there_stops_the_run(given, words):
 def test_what_agrees_with_the_lock_may_stand_beside_it():
     plan = _plan.make_plan(bare(), dict(LOCKED, release="25.5.0", versions={"driver": "25.5.0"}))
     assert (plan["refused"], len(plan["packages"])) == ([], 5)
+
+
+def test_what_the_row_of_a_release_does_not_know_may_be_given_beside_it():
+    """The error says so, and nothing else would help."""
+    wanted = {"release": "26.1.0", "unlisted_reason": "our lab", "versions": {"firmware": "9.1.0.1.220"}}
+    pins = _plan_pins.pins_of(converged(), wanted)
+    assert (pins.problems, pins.versions["firmware"], pins.versions["driver"]) == ((), "9.1.0.1.220", "26.1.0")
+    assert [one["code"] for one in _plan_pins.pins_of(converged(), {"release": "26.1.0"}).problems] == ["release_incomplete"]
+    assert [one["code"] for one in _plan_pins.pins_of(converged(), dict(wanted, unlisted_reason="")).problems] == ["unlisted"]
+
+
+def test_one_folder_of_the_catalog_may_be_a_text(tmp_path):
+    (tmp_path / "x.yml").write_text("sources: {ours: our lab}")
+    pins = _plan_pins.pins_of(converged(), {"release": "25.5.0", "catalog_dirs": str(tmp_path)})
+    assert pins.versions["driver"] == "25.5.0"

@@ -127,3 +127,23 @@ def test_what_is_no_plan_is_said_with_its_path(tmp_path, text):
         path.write_text(text)
     with pytest.raises(FleetError, match=r"plan\.json is no plan that npu\.fleet\.plan wrote"):
         _report.read(path)
+
+
+@pytest.mark.parametrize("one", [
+    "x", [], None, {"status": "planned"}, {"status": "planned", "plan": None}, {"status": "unchanged", "plan": {}},
+    {"status": "planned", "plan": {"packages": None, "engine": {"action": "none"}, "reboot_expected": False}},
+    {"status": "planned", "plan": {"packages": [{}], "engine": {"action": "none"}, "reboot_expected": False}},
+    {"status": "planned", "plan": {"packages": [], "engine": None, "reboot_expected": False}},
+    {"status": "planned", "plan": {"packages": [], "engine": {"action": "none"}, "reboot_expected": None}},
+])
+def test_a_plan_that_somebody_edited_is_no_ceiling(one):
+    """Above all it is not the same as none, which would allow everything."""
+    with pytest.raises(FleetError) as caught:
+        _report.approved({"format": 1, "nodes": {"n1": one}}, "n1")
+    assert caught.value.code == "plan_unreadable"
+
+
+def test_brackets_without_an_end_are_no_plan(tmp_path):
+    (tmp_path / "plan.json").write_text("[" * 100000)
+    with pytest.raises(FleetError):
+        _report.read(tmp_path / "plan.json")
