@@ -139,7 +139,7 @@ def virtual(sysfs):
     kind = (read(os.path.join(sysfs, "hypervisor/type")) or "").strip()
     for name in ("sys_vendor", "product_name", "board_vendor", "bios_vendor"):
         text = (read(os.path.join(sysfs, "class/dmi/id", name)) or "").strip()
-        if _VIRTUAL.search(text):
+        if _VIRTUAL.match(text):
             return text
     return kind or None
 

@@ -15,7 +15,8 @@ PROGRAMS = {
     "npu-exporter": "MindCluster exporter",
     "ascend-device-plugin": "HAMi device plugin",
 }
-_DRIVER_IMAGE = re.compile(r"(?:npu|ascend)[^/:@]*driver|driver[^/:@]*(?:npu|ascend)", re.IGNORECASE)
+_DRIVER_IMAGE = re.compile(r"(?<![a-z])(?:npu|ascend)[^/:@]*driver|driver[^/:@]*(?<![a-z])(?:npu|ascend)", re.IGNORECASE)
+_INTERPRETER = re.compile(r"(?:(?:ba|da|k|z)?sh|busybox|tini|dumb-init|python[0-9.]*)\Z")
 _SOCKETS = "/var/lib/kubelet/device-plugins"
 _OURS = re.compile(r"\.?npu-agent")
 _THEIRS = re.compile(r"(?:ascend|davinci|npu|hami)", re.IGNORECASE)
@@ -35,8 +36,9 @@ def foreign(root, proc_root, kernel):
 def _programs(proc_root):
     found = []
     for pid in sorted(int(name) for name in listed(proc_root) if name.isdigit()):
-        # The first word of the command line; of a script it is the interpreter, so the second counts as well.
+        # The first word of the command line; of a script it is the interpreter, and the second counts. Others only name a file in there.
         words = (read(os.path.join(proc_root, str(pid), "cmdline")) or "").split("\0")[:2]
+        words = words if _INTERPRETER.match(os.path.basename(words[0])) else words[:1]
         name = next((os.path.basename(word) for word in words if os.path.basename(word) in PROGRAMS), None)
         if name:
             found.append({"pid": pid, "name": name, "product": PROGRAMS[name]})

@@ -54,7 +54,9 @@ def boots_next(root):
     """The kernel that the next boot takes: ``release`` (None when nothing tells) and ``source``."""
     images = [found.group(1) for found in map(_IMAGE.match, listed(under(root, "/boot"))) if found]
     images = sorted((name for name in images if not name.startswith("0-rescue")), key=version_key)
-    for folder in ("/boot/grub2", "/boot/grub"):
+    # openEuler and EulerOS with UEFI keep the only one in the EFI partition; elsewhere that one has no menu and just leads to the others.
+    efi = ["/boot/efi/EFI/" + name for name in listed(under(root, "/boot/efi/EFI"))]
+    for folder in ["/boot/grub2", "/boot/grub"] + efi:
         config = read(under(root, folder + "/grub.cfg"))
         if config is not None:
             environment = dict(re.findall(r"^(\w+)=(.*)$", read(under(root, folder + "/grubenv")) or "", re.MULTILINE))

@@ -165,3 +165,21 @@ def test_others_that_use_or_bring_npus(place, npu):
         "sockets": ["Ascend910.sock"],
         "folders": [f"/lib/modules/{npu['kernel']}/npu_driver"],
     }
+
+
+def test_who_only_names_a_file_is_no_plugin(place):
+    """Somebody who looks at a log must not have a node refused."""
+    program(place, 10, "grep", "device-plugin")
+    program(place, 11, "/usr/bin/vim", "/etc/npu-exporter")
+    program(place, 12, "/bin/bash", "/usr/local/bin/npu-exporter")
+    assert [one["pid"] for one in foreign(str(place.root), str(place.proc), "k")["programs"]] == [12]
+
+
+@pytest.mark.parametrize(("image", "found"), [
+    ("lab/input-driver:1", False), ("lab/driver-input:1", False), ("lab/npu-driver:1", True), ("lab/ascend-driver:1", True),
+    ("lab/driver-npu:1", True),
+])
+def test_an_input_driver_is_none_of_an_npu(place, image, found):
+    place.write(f"/var/lib/docker/containers/{BOX}/config.v2.json", json.dumps(
+        {"State": {"Running": True}, "Config": {"Image": image}}, separators=(",", ":")))
+    assert bool(foreign(str(place.root), str(place.proc), "k")["containers"]) is found

@@ -108,3 +108,13 @@ def test_modules_of_an_npu_driver(place, path, there):
     place.write(f"/lib/modules/{RUNNING}/{path}")
     assert kernel.modules_for(str(place.root), RUNNING) is there
     assert kernel.modules_for(str(place.root), "other") is False
+
+
+def test_the_only_configuration_of_grub_is_in_the_efi_partition(place):
+    """As on openEuler with UEFI, where the admin has pinned the older kernel."""
+    for release in (OLD, NEW):
+        place.write(f"/boot/vmlinuz-{release}")
+    place.write("/boot/efi/EFI/BOOT/grub.cfg", "search.fs_uuid 1 root\nconfigfile $prefix/grub.cfg\n")
+    place.write("/boot/efi/EFI/openEuler/grub.cfg", SAVED)
+    place.write("/boot/efi/EFI/openEuler/grubenv", "saved_entry=gnulinux-advanced-1>gnulinux-5.15.0-25-generic-advanced-1\n")
+    assert kernel.boots_next(str(place.root)) == {"release": OLD, "source": "/boot/efi/EFI/openEuler/grub.cfg"}
