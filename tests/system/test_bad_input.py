@@ -8,8 +8,11 @@ other in the order they stand in: a bare node is spoiled in one way after the ot
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,13 @@ def site():
         command = ["ansible-playbook", "npu.fleet.site", "--extra-vars", json.dumps(variables), *options]
         return subprocess.run(command, cwd=folder, env=lab.environment(folder), capture_output=True, text=True, timeout=600, check=False)
 
-    run.folder = folder
+    def start(*options, **variables):
+        """The same, still running, with its output as it comes."""
+        command = ["ansible-playbook", "npu.fleet.site", "--extra-vars", json.dumps(variables), *options]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=folder, env=lab.environment(folder), start_new_session=True, **streams)
+
+    run.folder, run.start = folder, start
     yield run
     lab.down(NAME)
 
@@ -75,6 +84,18 @@ def on_node(*argv):
 def words(done):
     """Output with its line folding undone."""
     return " ".join((done.stdout + done.stderr).split())
+
+
+def launches():
+    """How many packages have been started on the node so far."""
+    return on_node("sh", "-c", "cat /var/lib/npu-fleet/journal.jsonl 2>/dev/null || true").count('"event": "launched"')
+
+
+def wait_for(seen, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.5)
 
 
 def install_record():
@@ -122,6 +143,28 @@ def test_a_hanging_package_ends_at_its_deadline(site, spoiled):
     assert done.returncode == 2
     assert "driver 25.5.0 was not installed: it did not end in time and was stopped" in words(done)
     assert on_node("sh", "-c", "pgrep -f '[n]pu-driver_25.5.0' || true").strip() == ""
+
+
+def test_a_package_of_a_killed_run_is_waited_for(site):
+    """The controller dies in the middle of a driver; the next run finds it at work, waits, and installs nothing twice."""
+    driver = {"npu_fleet_versions": {"driver": lab.RELEASE["driver"]}}
+    before = launches()
+    on_node("npu-sim", "set", "package.pause_at", "driver:40")
+    killed = site.start("-l", NODE, **driver)
+    wait_for(lambda: on_node("sh", "-c", "cat /run/npu-sim/paused 2>/dev/null || true"))
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    again = site.start("-l", NODE, **driver)
+    said = []
+    for line in again.stdout:
+        said.append(line)
+        if "is waited for" in line:
+            on_node("sh", "-c", "npu-sim set package.pause_at null && rm /run/npu-sim/paused")
+            break
+    said.append(again.communicate()[0])
+    assert again.returncode == 0, "".join(said)
+    assert launches() == before + 1
+    assert "Driver_Install_Status=complete" in install_record()
 
 
 def test_a_broken_daemon_json_is_left_untouched(site):
