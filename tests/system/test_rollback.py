@@ -77,6 +77,7 @@ def play(tmp_path_factory):
         lab.down(NAME)
 
 
+@pytest.mark.long
 def test_a_dry_run_says_what_it_would_do(play):
     before = (boot_id(), on_disk())
     done = play("rollback", "--check")
