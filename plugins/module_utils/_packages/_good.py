@@ -39,7 +39,8 @@ def promote(state_dir, versions, cache_dir=CACHE_DIR, check_mode=False):
 
     def change(stored):
         current = stored["good"].get("current")
-        stored["failed"] = [one for one in stored["failed"] if not _same_versions(one["components"], versions)]
+        # What failed is driver and firmware, what passes may have CANN beside them.
+        stored["failed"] = [one for one in stored["failed"] if not _among(one["components"], versions)]
         if current and _same_versions(_versions(current), versions):
             # Known. Only what was not known of its packages is filled in.
             for name, package in found.items():
@@ -180,6 +181,10 @@ def _update(state_dir, change, check_mode):
 
 def _versions(one):
     return {name: package["version"] for name, package in one["components"].items()}
+
+
+def _among(part, versions):
+    return all(name in versions and same(version, versions[name]) for name, version in part.items())
 
 
 def _same_versions(left, right):

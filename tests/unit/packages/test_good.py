@@ -93,6 +93,16 @@ def test_shape(node):
     json.dumps(found)
 
 
+@pytest.mark.parametrize(("passes", "still"), [
+    ({**NEW, "cann_toolkit": "8.5.0"}, [OLD]), (NEW, [OLD]), ({"driver": "25.5.0"}, [NEW, OLD]), ({**NEW, "driver": "25.5.2"}, [NEW, OLD]),
+], ids=["with CANN", "itself", "only its driver", "another driver"])
+def test_what_passes_has_not_failed(node, passes, still):
+    for versions in (NEW, OLD):
+        _good.mark_failed(node.state, versions, "no answer")
+    node.promote(passes)
+    assert [one["components"] for one in node.read()["failed"]] == still
+
+
 @pytest.mark.parametrize("text", ["25.5", "25.5.1", ""], ids=["truncated", "altered", "empty"])
 def test_a_damaged_package_is_no_way_back(node, text):
     node.install(NEW)
