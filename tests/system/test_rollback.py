@@ -107,3 +107,13 @@ def test_it_changes_places_with_the_release_before(play, gives_up, gets):
     assert done.returncode == 0, done.stdout
     assert runs() == on_disk() == gets
     assert boot_id() != boot
+
+
+@pytest.mark.long
+def test_an_agent_that_a_cut_run_has_stopped_runs_again(play):
+    on_node("systemctl", "stop", "npu-agent")
+    boot = boot_id()
+    done = play("rollback", npu_fleet_rollback_to="current")
+    assert done.returncode == 0, done.stdout
+    assert on_node("systemctl", "is-active", "npu-agent").strip() == "active"
+    assert boot_id() == boot
