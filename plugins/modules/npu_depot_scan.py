@@ -153,10 +153,9 @@ error:
   sample: {"message": "The depot /srv can not be listed", "code": "depot_missing", "hint": "npu_fleet_depot names the folder"}
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
+from ansible_collections.npu.fleet.plugins.module_utils._depot_module import DepotModule
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _depot, _fetch
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _depot
 from ansible_collections.npu.fleet.plugins.module_utils._packages._signature import Trust
 
 
@@ -173,9 +172,8 @@ def argument_spec():
 
 
 def main():
-    module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
+    module = DepotModule(argument_spec=argument_spec(), supports_check_mode=True)
     options = module.params
-    module.no_log_values.update(_fetch.secrets(options["src"]))
     wanted = _depot.Wanted(options["families"], options["arches"], options["versions"])
     trust = Trust(options["signature_ca"], options["signature_crl"], options["openssl"])
     try:

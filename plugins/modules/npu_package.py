@@ -351,8 +351,7 @@ error:
 
 import os
 
-from ansible.module_utils.basic import AnsibleModule
-
+from ansible_collections.npu.fleet.plugins.module_utils._depot_module import DepotModule
 from ansible_collections.npu.fleet.plugins.module_utils._detached import STATE_DIR as RUN_DIR
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _node
@@ -414,13 +413,11 @@ def diff_of(component, result):
 
 
 def main():
-    module = AnsibleModule(
+    module = DepotModule(
         argument_spec=argument_spec(),
         supports_check_mode=True,
         required_if=[("state", "present", ("version",))],
     )
-    for src in [module.params["src"] or ""] + module.params["mirrors"]:
-        module.no_log_values.update(_fetch.secrets(src))
     result: dict = {"changed": False}
     try:
         wish = wish_of(module.params, module.check_mode)

@@ -59,7 +59,9 @@ def secrets(src):
     parts = _split(src)
     if parts is None:
         return [src]
-    found = [parts.password, urllib.parse.unquote(parts.password or ""), parts.query]
+    # A user without a password is a token.
+    secret = parts.password or parts.username or ""
+    found = [secret, urllib.parse.unquote(secret), parts.query]
     return sorted({text for text in found if text})
 
 
