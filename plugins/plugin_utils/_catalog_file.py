@@ -52,6 +52,9 @@ def _below(version, prefix):
         tokens, start = _versions.parse(version), _versions.parse(prefix)
     except FleetError:
         return False
+    # "8.5" itself is no release of the row 8.5.x, but 26.0.RC1 is one of 26.0.RC1.x.
+    if len(tokens) == len(start) and start[-1][0] > _LOWEST_RELEASE:
+        return False
     return tokens[: len(start)] == start and all(rank >= _LOWEST_RELEASE for rank, _number in tokens[len(start):])
 
 

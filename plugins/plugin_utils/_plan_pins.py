@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import os.path
+import urllib.parse
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages._fetch import check_url, is_url
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 from ansible_collections.npu.fleet.plugins.plugin_utils import _catalog, _lock
@@ -114,8 +116,10 @@ def package_source(depot, name, source=None):
             phase="plan",
             hint="Set npu_fleet_depot to an http(s):// URL or to an absolute path on the nodes.",
         )
-    if depot.startswith(("http://", "https://")):
-        return f"{depot.rstrip('/')}/{name}"
+    if is_url(depot):
+        check_url(depot)
+        parts = urllib.parse.urlsplit(depot)
+        return urllib.parse.urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}", fragment=""))
     if not depot.startswith("/"):
         raise FleetError(
             "npu_fleet_depot is neither an http(s):// URL nor an absolute path.",

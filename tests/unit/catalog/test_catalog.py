@@ -183,3 +183,13 @@ def test_what_is_resolved_is_matched(family):
             assert error.code == "release_incomplete"
         else:
             assert _catalog.judge(CATALOG, family, found)["release"] == release
+
+
+@pytest.mark.parametrize(("versions", "verdict"), [
+    ({"docker_runtime": "7.3.0", "driver": "25.5"}, "unlisted"), ({"docker_runtime": "7.3.0", "cann": "8.5"}, "unlisted"),
+    ({"docker_runtime": "7.3.0", "driver": "25.5.1"}, "matched"), ({"docker_runtime": "26.0.0", "driver": "26.0.rc1"}, "matched"),
+    ({"docker_runtime": "26.0.0", "driver": "26.0.rc1.2"}, "allowed"),
+])
+def test_the_beginning_of_a_version_is_no_version(versions, verdict):
+    """A row for 25.5.x has no 25.5, as YAML writes a number that somebody meant as 25.5.0."""
+    assert _catalog.judge(_catalog.load(), "a2", versions)["verdict"] == verdict

@@ -275,3 +275,10 @@ def test_the_estimate_names_each_place():
     assert _findings_space.by_path(places(), [step("driver", size=120 * MIB)]) == {
         "/usr/local/Ascend": 300, "/var/cache/npu-fleet": 120, "/var/cache/npu-fleet/work": 300, "/var/log": 50, "/lib/modules": 120,
     }
+
+
+@pytest.mark.parametrize("codes", ["kernel_headers_missing", "x, kernel_headers_missing", ["kernel_headers_missing"]])
+def test_codes_that_are_accepted_may_be_a_text(codes):
+    """As -e npu_fleet_accept_findings=kernel_headers_missing gives it."""
+    (one,) = _findings.accepted([_findings.finding("error", "kernel_headers_missing", "x", "No headers.")], codes)
+    assert one["severity"] == "warning"

@@ -59,6 +59,10 @@ def test_an_unknown_key_of_the_versions_is_refused_with_the_known_ones():
     [
         ("http://h/d", "http://h/d/x.run"),
         ("https://h/d/", "https://h/d/x.run"),
+        ("HTTP://h/d", "http://h/d/x.run"),
+        # A token goes with each file.
+        ("https://h/d?token=1", "https://h/d/x.run?token=1"),
+        ("http://user:a%2Fb@h", "http://user:a%2Fb@h/x.run"),
         ("/srv/ascend", "/srv/ascend/x.run"),
     ],
 )
