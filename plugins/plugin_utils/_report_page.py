@@ -11,17 +11,23 @@ from ansible_collections.npu.fleet.plugins.plugin_utils._plan_checks import who
 from ansible_collections.npu.fleet.plugins.plugin_utils._report import STATUSES, lines_of, words
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8886; --bad: #b3261e; --warn: #9a6700; --good: #1a7f37; --soft: #8882; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
-p { margin: .3rem 0; } .soft { opacity: .75; }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } td.code, code { font: 13px/1.4 ui-monospace, monospace; white-space: nowrap; } code { white-space: normal; }
-.tag { border-radius: .6rem; padding: 0 .5rem; background: var(--soft); white-space: nowrap; }
+:root { color-scheme: light dark; --line: #8884; --card: #8881; --soft: #8883; }
+:root { --bad: #b3261e; --warn: #8a5a00; --good: #1a7f37; --link: #0b57d0; }
+@media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; --warn: #f0b849; --good: #6fd08c; --link: #8ab4f8; } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 0 0 .2rem; } h2 .tag { font-size: .85rem; font-weight: 600; }
+p { margin: .3rem 0; } .soft { opacity: .75; } a { color: var(--link); }
+section { border: 1px solid var(--line); border-radius: .5rem; padding: .9rem 1rem; margin: 1.2rem 0; break-inside: avoid; }
+.wide { overflow-x: auto; margin: .6rem 0; } table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: baseline; padding: .3rem .9rem .3rem .5rem; border-bottom: 1px solid var(--line); }
+th { font-size: .85rem; font-weight: 600; background: var(--card); white-space: nowrap; } tr:last-child td { border-bottom: 0; }
+td:last-child { width: 100%; min-width: 14rem; } .nodes td:last-child { width: auto; min-width: 0; }
+.found td:nth-child(3) { min-width: 20rem; }
+td.code, code { font: 13px/1.4 ui-monospace, monospace; white-space: nowrap; } code { white-space: normal; overflow-wrap: anywhere; }
+.steps .code:first-child { min-width: 8.5rem; } .steps .code { min-width: 6rem; }
+.tag { border-radius: .6rem; padding: .05rem .55rem; background: var(--soft); white-space: nowrap; }
 .error, .refused, .failed, .unreachable, .refuse { color: var(--bad); } .warning, .downgrade, .repair { color: var(--warn); }
-.unchanged, .none { opacity: .7; } .planned { color: var(--good); }
-section { break-inside: avoid; }
+.unchanged, .none, .no_npu, .note { opacity: .7; } .planned { color: var(--good); }
 @media print { body { margin: 0; max-width: none; font-size: 10pt; } a { color: inherit; text-decoration: none; } }
 """
 
@@ -30,6 +36,7 @@ def page(whole):
     """The report as HTML."""
     nodes = sorted(whole["nodes"].items(), key=lambda pair: (STATUSES.index(pair[1]["status"]), pair[0]))
     overview = _table(
+        "nodes",
         ("node", "product", "chips", "status", "changes", "reboot"),
         [_overview(name, one) for name, one in nodes],
     )
@@ -42,9 +49,9 @@ def page(whole):
     )
 
 
-def _table(heads, rows):
+def _table(kind, heads, rows):
     cells = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="wide"><table class="{kind}"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _row(*cells):
@@ -98,15 +105,20 @@ def _steps(plan):
     ]
     engine = plan["engine"]
     rows.append(_row(_cell("engine", "code"), _tag(engine["action"]), _cell(""), _cell(""), _cell(""), _cell(engine["reason"])))
-    return _table(("component", "action", "now", "wanted", "reboot", "reason"), rows)
+    return _table("steps", ("component", "action", "now", "wanted", "reboot", "reason"), rows)
+
+
+def _hint(text):
+    """A sentence is to be read, a command is to be copied."""
+    return _cell(text) if not text or text.endswith(".") else f"<td><code>{escape(text)}</code></td>"
 
 
 def _findings(findings):
     rows = [
-        _row(_tag(one["severity"]), _cell(one["object"], "code"), _cell(one["message"]), f"<td><code>{escape(one['hint'])}</code></td>")
+        _row(_tag(one["severity"]), _cell(one["object"], "code"), _cell(one["message"]), _hint(one["hint"]))
         for one in findings
     ]
-    return _table(("finding", "about", "what", "what mends it"), rows) if rows else ""
+    return _table("found", ("finding", "about", "what", "what mends it"), rows) if rows else ""
 
 
 def _facts(plan):
@@ -115,11 +127,15 @@ def _facts(plan):
         lines.append(f"Versions: {plan['verdict'] or 'not judged'}{', release ' + plan['release'] if plan['release'] else ''}.")
     if plan["packages"]:
         estimate = plan["estimate"]
-        without = f" without {', '.join(estimate['unknown'])}," if estimate["unknown"] else ""
-        lines.append(f"Time: about {estimate['seconds']} s{without} without transfer and reboot.")
+        lines.append(f"Time: about {estimate['seconds']} s. Not counted: {', '.join([*estimate['unknown'], 'transfer', 'reboot'])}.")
         if estimate["space"]:
             lines.append("Space: " + ", ".join(f"{size} MiB in {path}" for path, size in estimate["space"].items()) + ".")
-        way = "its packages lie on the node" if plan["way_back"]["ok"] else f"missing on the node: {', '.join(plan['way_back']['missing'])}"
+        if not plan["way_back"]["ok"]:
+            way = f"missing on the node: {', '.join(plan['way_back']['missing'])}"
+        elif any(step["from"] for step in plan["components"]):
+            way = "its packages lie on the node"
+        else:
+            way = "nothing is installed yet; npu.fleet.remove takes everything off again"
         lines.append(f"Way back: {way}.")
     if plan["holders"]:
         lines.append("Chips are in use by " + "; ".join(who(holder) for holder in plan["holders"]) + ".")

@@ -106,6 +106,14 @@ def test_the_page_shows_what_an_operator_approves():
         assert part in text
 
 
+def test_a_bare_node_has_nothing_to_go_back_to():
+    plan = _plan.make_plan(bare(), READY)
+    whole = _report.report(["n"], [bare()], [plan], [None], [False], made=MADE)
+    assert "Way back: nothing is installed yet" in _report_page.page(whole)
+    plan["components"][0]["from"] = "25.2.0"
+    assert "Way back: its packages lie on the node" in _report_page.page(whole)
+
+
 def test_the_report_survives_its_file_and_is_a_ceiling(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(fleet()))
