@@ -29,6 +29,18 @@ need_packages() {
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing
 }
 
+# The real nginx for the tests of a depot's configuration; unpacked only, because the installed package starts a web server on port 80.
+need_nginx() {
+  [ -x .build/nginx/usr/sbin/nginx ] && return 0
+  command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] && return 0
+  say "nginx, unpacked into .build/nginx"
+  mkdir -p .build/nginx.deb
+  (cd .build/nginx.deb && { apt-get download -q -o APT::Sandbox::User=root nginx || { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root nginx; }; }) &&
+    dpkg -x .build/nginx.deb/nginx_*.deb .build/nginx ||
+    echo "nginx could not be fetched: its tests are left out" >&2
+  rm -rf .build/nginx.deb
+}
+
 need_python() {
   wanted=$(cksum tests/requirements.txt | cut -d' ' -f1)
   [ "$(cat .venv/.wanted 2>/dev/null || true)" = "$wanted" ] && return 0
@@ -44,4 +56,5 @@ need_python() {
 }
 
 [ "$1" = python ] || need_packages
+[ "$1" = python ] || need_nginx
 need_python

@@ -18,8 +18,9 @@ import pytest
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _depot
 from ansible_collections.npu.fleet.plugins.module_utils._packages._signature import Trust
 
-NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
-pytestmark = pytest.mark.skipif(not NGINX, reason="nginx is missing: apt-get install nginx-light")
+UNPACKED = Path(__file__).resolve().parents[3] / ".build/nginx/usr/sbin"
+NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", str(UNPACKED)]))
+pytestmark = pytest.mark.skipif(not NGINX, reason="nginx is missing: tests/prepare.sh all")
 
 PLAY = """
 - hosts: localhost
