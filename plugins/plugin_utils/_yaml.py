@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
-_Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):

@@ -62,7 +62,7 @@ try:
     import lzma
 except ImportError:
     # A Python may be built without them; what they pack is not looked into then.
-    bz2 = lzma = None
+    bz2 = lzma = None  # type: ignore[assignment]
 
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, RecursionError) + ((lzma.LZMAError,) if lzma else ())
 
@@ -75,7 +75,7 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError("a header of %d bytes" % self.size)
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a sparse file")
-        return super(_Member, self)._proc_member(archive)
+        return super(_Member, self)._proc_member(archive)  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, *_args):
         # Its map stands in the data and may be as long as that.
