@@ -25,7 +25,8 @@ def _in_words(function):
         try:
             return function(*args, **kwargs)
         except FleetError as error:
-            raise AnsibleFilterError(str(error)) from error
+            # Ansible adds the texts of all causes, and this one is whole.
+            raise AnsibleFilterError(str(error)) from None
 
     return wrapper
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
+from pathlib import Path
 
 import yaml
 
@@ -34,6 +35,13 @@ WRITE_AGAIN = "Write it with `ansible-playbook npu.fleet.lock`."
 
 def targets(words):
     """Parse ["a2/x86_64", …] to sorted [(family, arch)]."""
+    if isinstance(words, str):
+        # By `-e name=value` a list comes as text, and each of its letters would be a word.
+        written = words.strip().strip("[]")
+        raise FleetError(
+            f"npu_fleet_lock_for is text, not a list; write [{written}].", "lock_target", "lock", observed=words,
+            hint=f"After -e that is '{json.dumps({'npu_fleet_lock_for': written.replace(',', ' ').split()})}'.",
+        )
     found = set()
     for word in words:
         family, _slash, arch = str(word).partition("/")
@@ -85,20 +93,21 @@ def wanted_versions(resolved):
 def make(scan, words, release, resolved):
     """The lock from what a scan of the depot saw; raise FleetError that names every missing, doubled or broken package."""
     problems = [f"{problem['message']} {problem['hint'] or ''}".strip() for problem in scan["problems"]]
-    chosen = {}
+    chosen, missing = {}, {}
     for family, arch in targets(words):
         for component, version in pinned_components(resolved["sets"][family]).items():
             try:
                 package = _choose(scan, component, version, family, arch)
             except FleetError as error:
                 problems.append(str(error))
+                if error.code == "package_missing":
+                    missing.setdefault(error.object, []).append(f"{family}/{arch}")
                 continue
             if package:
                 chosen[package["file"]] = _entry(package)
     if problems:
         raise FleetError(
-            " ".join(dict.fromkeys(problems)), "lock_incomplete", "lock", observed=problems,
-            hint=f"No lock was written. Names in the depot that no rule fits: {', '.join(scan['unknown']) or 'none'}.",
+            " ".join(dict.fromkeys(problems)), "lock_incomplete", "lock", observed=problems, hint=_mend(missing, scan["unknown"]),
         )
     packages = sorted(chosen.values(), key=lambda row: (_ORDER.index(row["component"]), row["file"]))
     return {
@@ -108,6 +117,17 @@ def make(scan, words, release, resolved):
         "sets": {family: resolved["sets"][family] for family in sorted(resolved["sets"])},
         "packages": packages,
     }
+
+
+def _mend(missing, unknown):
+    """What to do about a depot that lacks something; said once for all of it. ``missing``: file name -> the targets it is for."""
+    hints = []
+    if missing:
+        nodes = " and ".join(dict.fromkeys(node for nodes in missing.values() for node in nodes))
+        hints.append(f"Copy {'it' if len(missing) == 1 else 'them'} to the depot, or take {nodes} out of npu_fleet_lock_for.")
+    if unknown:
+        hints.append(f"Names in the depot that no rule fits: {', '.join(unknown)}.")
+    return " ".join([*hints, "No lock was written."])
 
 
 def _choose(scan, component, version, family, arch):
@@ -129,7 +149,7 @@ def _choose(scan, component, version, family, arch):
         if component == "cann_kernels":
             return None
         raise
-    raise FleetError(f"There is no package of {what} in the depot, such as {name}.", "package_missing")
+    raise FleetError(f"There is no package of {what} in the depot, such as {name}.", "package_missing", object=name)
 
 
 def _entry(package):
@@ -143,15 +163,21 @@ def _entry(package):
 def notes(scan):
     """Lines for an operator about signatures and names that were passed over."""
     lines = []
+    bare = [package["file"] for package in scan["packages"] if not package["signature"]]
     for package in scan["packages"]:
         signature = package["signature"]
         if not signature:
-            lines.append(f"{package['file']}: no signature beside it")
-        elif not signature["verified"]:
+            continue
+        if not signature["verified"]:
             lines.append(f"{package['file']}: {signature['file']} was not checked, npu_fleet_signature_ca is not set")
         else:
             crl = f"{signature['crl']} is {signature['crl_age_days']} days old" if signature["crl"] else "no revocation list"
             lines.append(f"{package['file']}: signed by {signature['signer']}; {crl}")
+    if bare:
+        count = "1 package has" if len(bare) == 1 else f"{len(bare)} packages have"
+        names = f" ({', '.join(bare)})" if lines else ""
+        them = "it" if len(bare) == 1 else "them"
+        lines.append(f"{count} no signature (.p7s, .cms) beside {them}: only size and SHA-256 are locked.{names}")
     return lines + [f"{name}: no name of a package that is known here" for name in scan["unknown"]]
 
 
@@ -169,6 +195,10 @@ def read(path):
     try:
         with open(path, encoding="utf-8") as stream:
             lock = _yaml.load(stream.read(), aliases=False)
+    except FileNotFoundError:
+        # A relative path is meant from where the command was started, and that is what goes wrong.
+        place = "" if Path(path).is_absolute() else f" (looked for in {Path.cwd()})"
+        raise FleetError(f"The lock {path} is not there{place}.", "lock_missing", "lock", object=str(path), hint=WRITE_AGAIN) from None
     except OSError as error:
         raise FleetError(f"The lock {path} can not be read: {error.strerror}.", "lock_missing", "lock", object=str(path),
                          hint=WRITE_AGAIN) from error

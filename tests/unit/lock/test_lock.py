@@ -143,6 +143,16 @@ def test_variables_that_can_not_be_right(words, release, versions, code):
     assert refused(_lock.sets, words, release, versions).code == code
 
 
+@pytest.mark.parametrize(("text", "list_", "words"), [
+    ("a2/x86_64", "[a2/x86_64]", '["a2/x86_64"]'),
+    ("[a2/x86_64,a2/aarch64]", "[a2/x86_64,a2/aarch64]", '["a2/x86_64", "a2/aarch64"]'),
+])
+def test_targets_as_text(text, list_, words):
+    error = refused(_lock.targets, text)
+    assert error.message == f"npu_fleet_lock_for is text, not a list; write {list_}."
+    assert f"{{\"npu_fleet_lock_for\": {words}}}" in error.hint
+
+
 # --- the depot has not what is needed -------------------------------------------------------------------------------
 
 def test_everything_that_is_missing_is_named_at_once(depot):
@@ -153,7 +163,15 @@ def test_everything_that_is_missing_is_named_at_once(depot):
     assert error.code == "lock_incomplete"
     assert f"firmware 7.8.0.5.216 for a2 on x86_64 in the depot, such as {packages.FIRMWARE}" in str(error)
     assert packages.OPS in str(error)
-    assert "driver.run" in error.hint
+    assert error.hint == (
+        "Copy them to the depot, or take a2/aarch64 and a2/x86_64 out of npu_fleet_lock_for. "
+        "Names in the depot that no rule fits: driver.run. No lock was written."
+    )
+
+
+def test_one_package_that_is_missing_for_one_kind_of_node(depot):
+    (depot / packages.DRIVER).unlink()
+    assert refused(make, depot).hint == "Copy it to the depot, or take a2/x86_64 out of npu_fleet_lock_for. No lock was written."
 
 
 def test_two_candidates(depot):
@@ -227,6 +245,14 @@ def test_no_lock_at_all(tmp_path, content, code):
     assert refused(_lock.read, path).code == code
 
 
+def test_a_lock_that_is_not_there_is_looked_for_somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = refused(_lock.read, "npu.lock.yml")
+    assert str(error) == f"The lock npu.lock.yml is not there (looked for in {tmp_path}). Write it with `ansible-playbook npu.fleet.lock`."
+    assert error.__cause__ is None
+    assert refused(_lock.read, f"{tmp_path}/npu.lock.yml").message == f"The lock {tmp_path}/npu.lock.yml is not there."
+
+
 def test_notes(depot):
     found = scan(depot)
     found["packages"][0]["signature"] = {"file": "x.p7s", "verified": True, "signer": "CN = x", "crl": "x.crl", "crl_age_days": 40}
@@ -235,5 +261,16 @@ def test_notes(depot):
     lines = _lock.notes(found)
     assert lines[0].endswith("signed by CN = x; x.crl is 40 days old")
     assert "y.cms was not checked" in lines[1]
-    assert lines[2].endswith("no signature beside it")
+    count = len(found["packages"]) - 2
+    assert lines[2].startswith(f"{count} packages have no signature (.p7s, .cms) beside them: only size and SHA-256 are locked. (")
+    assert found["packages"][2]["file"] in lines[2]
+    assert len(lines) == 4
     assert lines[-1].startswith("driver.run: ")
+
+
+def test_packages_without_a_signature_are_one_line(depot):
+    found = scan(depot)
+    count = len(found["packages"])
+    assert _lock.notes(found) == [f"{count} packages have no signature (.p7s, .cms) beside them: only size and SHA-256 are locked."]
+    del found["packages"][1:]
+    assert _lock.notes(found) == ["1 package has no signature (.p7s, .cms) beside it: only size and SHA-256 are locked."]

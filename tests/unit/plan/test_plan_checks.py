@@ -312,7 +312,7 @@ def test_the_reason_in_the_lock_counts_and_is_handed_on():
 @pytest.mark.parametrize(("given", "words"), [
     ({"versions": {"cann": "8.3.RC1"}}, "npu_fleet_versions.cann is 8.3.RC1, the lock says 8.5.0"),
     ({"release": "25.3.RC1"}, "npu_fleet_release is 25.3.RC1, the lock says 25.5.0"),
-    ({"lock": "/nowhere/npu.lock.yml"}, "/nowhere/npu.lock.yml can not be read"),
+    ({"lock": "/nowhere/npu.lock.yml"}, "/nowhere/npu.lock.yml is not there"),
 ])
 def test_a_lock_that_contradicts_or_is_not_there_stops_the_run(given, words):
     with pytest.raises(FleetError, match=words):
