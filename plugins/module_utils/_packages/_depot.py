@@ -168,7 +168,8 @@ class _Path(object):
 
 class _Folder(object):
     def __init__(self, path):
-        self._path = path
+        # It becomes the source in a lock, which is read from other places.
+        self._path = os.path.abspath(os.path.expanduser(path))
 
     def names(self):
         try:

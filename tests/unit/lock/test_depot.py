@@ -205,3 +205,14 @@ def test_pages_of_links(page, expected):
 ])
 def test_lists_of_checksums(text, expected):
     assert _depot.parse_sums(text) == expected
+
+
+@pytest.mark.parametrize("src", ["depot", "./depot/", "~/depot"])
+def test_sources_are_whole_paths(tmp_path, monkeypatch, src):
+    """A run from another folder could not find them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    packages.depot(tmp_path / "depot")
+    found = scan(src)["packages"]
+    assert [entry["source"] for entry in found] == [str(tmp_path / "depot" / entry["file"]) for entry in found]
+    assert found
