@@ -10,8 +10,9 @@ runs again on the node right before it acts.
 
 from __future__ import annotations
 
-from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import decide
+from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_space, _plan_checks, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils._findings import CHIP_COMPONENTS
 from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step
 
 #: Seconds of a package as public transcripts show them (docs/facts.md, P 2): a driver for one card in about a minute, one over an
@@ -44,6 +45,12 @@ def estimate(observed, todo):
     return {"seconds": seconds, "unknown": unknown, "space": _findings_space.by_path(space, todo)}
 
 
+def in_rows(steps):
+    """The steps as a table shows them: every node in the same order, but where driver and firmware both change in the order of work."""
+    both = sum(step["component"] in CHIP_COMPONENTS and step["action"] not in ("none", "refuse") for step in steps) == 2
+    return list(steps) if both else sorted(steps, key=lambda step: KNOWN.index(step["component"]))
+
+
 def make_plan(observed, wanted):
     """The plan of one node; raises FleetError where the fleet's variables cannot be right.
 
@@ -74,7 +81,7 @@ def make_plan(observed, wanted):
     ]
     plan = {
         "packages": todo,
-        "components": steps,
+        "components": in_rows(steps),
         "engine": engine_step(observed, wanted.get("runtime") if pins.versions.get("docker_runtime") else None),
         "versions": pins.versions,
         "release": release,

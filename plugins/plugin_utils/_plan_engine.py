@@ -20,8 +20,11 @@ def engine_step(observed, wanted):
     if engine.get("error"):
         return {"action": "register", "reason": f"{engine['name']}: {engine['error']}"}
     path = (engine.get("runtimes") or {}).get(name)
+    if not path:
+        reason = f"{engine['name']} does not know the runtime {name}; it will be registered as {wanted['path']}"
+        return {"action": "register", "reason": reason}
     if path != wanted["path"]:
-        return {"action": "register", "reason": f"{engine['name']} knows {name} as {path or 'nothing'}, wanted {wanted['path']}"}
+        return {"action": "register", "reason": f"{engine['name']} knows {name} as {path}, wanted {wanted['path']}"}
     if flag(wanted, "set_default") and engine.get("default_runtime") != name:
         return {"action": "register", "reason": f"default runtime is {engine.get('default_runtime')}, wanted {name}"}
     missing = _missing_in_file(engine, wanted)

@@ -59,13 +59,24 @@ def pins_of(observed, wanted):
 
 
 def _of_lock(lock, observed, release, given, reason):
-    lock = _lock.read(lock) if isinstance(lock, str) else lock
+    lock = _read(lock, observed) if isinstance(lock, str) else lock
     selected = _lock.select(lock, observed["family"], observed["arch"])
     if release and str(release).lower() != str(lock["release"]).lower():
-        raise _contradiction("npu_fleet_release", release, "the lock", lock["release"])
+        hint = f"Run `ansible-playbook npu.fleet.lock` to lock {release}, or set npu_fleet_release back."
+        raise _contradiction("npu_fleet_release", release, "the lock", lock["release"] or "no release", hint)
     _agree(selected["versions"], given, "the lock")
     versions = {key: version for key, version in selected["versions"].items() if version}
     return Pins(versions, selected["packages"], lock["release"], reason or lock["unlisted_reason"])
+
+
+def _read(path, observed):
+    """The lock in a file. Where there is none yet, what it must have is known only here."""
+    try:
+        return _lock.read(path)
+    except FleetError as error:
+        if error.code == "lock_missing":
+            error.hint = f"{error.hint} This node is {observed['family']}/{observed['arch']}, which npu_fleet_lock_for must have."
+        raise
 
 
 def _of_release(observed, release, given, wanted, reason):
@@ -87,14 +98,14 @@ def _agree(versions, given, source):
             raise _contradiction(f"npu_fleet_versions.{key}", version, source, versions[key])
 
 
-def _contradiction(name, value, source, other):
+def _contradiction(name, value, source, other, hint=None):
     return FleetError(
         f"{name} is {value}, {source} says {other}.",
         code="versions_contradict",
         phase="plan",
         object=name,
         observed=value,
-        hint="Give one of npu_fleet_lock, npu_fleet_release and npu_fleet_versions, or let them agree.",
+        hint=hint or "Give one of npu_fleet_lock, npu_fleet_release and npu_fleet_versions, or let them agree.",
     )
 
 

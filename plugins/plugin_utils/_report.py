@@ -81,6 +81,9 @@ def read(path):
     place = Path(path).expanduser()
     try:
         whole = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = "Run `ansible-playbook npu.fleet.plan`, look at its plan, and give that plan.json as npu_fleet_approved_plan."
+        raise FleetError(f"{place} is not there.", code="plan_missing", phase="plan", object=str(place), hint=hint) from None
     except (OSError, ValueError, RecursionError) as error:
         whole = error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT or not isinstance(whole.get("nodes"), dict):

@@ -30,6 +30,12 @@ td.code, code { font: 13px/1.4 ui-monospace, monospace; white-space: nowrap; } c
 .unchanged, .none, .no_npu, .note { opacity: .7; } .planned { color: var(--good); }
 @media print { body { margin: 0; max-width: none; font-size: 10pt; } a { color: inherit; text-decoration: none; } }
 """
+_VERDICTS = {
+    "matched": "as in the catalog",
+    "allowed": "no row of the catalog, but allowed together by it",
+    "unlisted": "not listed together in the catalog",
+    None: "not judged by the catalog",
+}
 
 
 def page(whole):
@@ -121,10 +127,16 @@ def _findings(findings):
     return _table("found", ("finding", "about", "what", "what mends it"), rows) if rows else ""
 
 
+def _judged(verdict, release):
+    if verdict == "matched" and release:
+        return f"Versions: as in release {release} of the catalog."
+    return f"Versions: {f'release {release}, ' if release else ''}{_VERDICTS[verdict]}."
+
+
 def _facts(plan):
     lines = []
     if plan["release"] or plan["verdict"]:
-        lines.append(f"Versions: {plan['verdict'] or 'not judged'}{', release ' + plan['release'] if plan['release'] else ''}.")
+        lines.append(_judged(plan["verdict"], plan["release"]))
     if plan["packages"]:
         estimate = plan["estimate"]
         lines.append(f"Time: about {estimate['seconds']} s. Not counted: {', '.join([*estimate['unknown'], 'transfer', 'reboot'])}.")

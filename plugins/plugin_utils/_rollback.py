@@ -166,7 +166,7 @@ def _no_set(observed, wanted):
         message = f"The node runs the only set that has passed the gates here, {known[0]}; there is none before it."
     else:
         message = f"This node has no {asked} good set, only {', '.join(known)}."
-    return finding("error", "no_good_set", "driver", message, "Pin the wanted versions and run npu.fleet.site.")
+    return finding("error", "no_good_set", "node", message, "Pin the wanted versions and run npu.fleet.site.")
 
 
 def _rounds(observed, todo):

@@ -32,6 +32,7 @@ def test_a_bare_node_gets_everything_in_order_with_file_source_and_sum():
     assert [s["file"] for s in plan["packages"]] == list(FILES)
     assert "depot" not in str(plan)  # a plan is printed, and the depot's address may hold a password
     assert plan["engine"]["action"] == "register"
+    assert plan["engine"]["reason"] == "docker does not know the runtime ascend; it will be registered as /opt/ascend-docker-runtime"
     assert plan["changes"] == 6
     assert "driver         install    - -> 25.5.0" in _plan.render(plan)[0]
 

@@ -46,6 +46,19 @@ def test_every_pinned_component_has_a_step_also_when_it_stays():
     assert "cann_kernels   none" in "\n".join(_plan.render(plan, everything=True))
 
 
+def components(plan):
+    return [step["component"] for step in plan["components"]]
+
+
+def test_rows_stand_in_one_order_but_where_the_order_of_work_matters():
+    """Over a driver that works firmware comes first."""
+    rows = ["driver", "firmware", "cann_toolkit", "cann_kernels", "docker_runtime"]
+    for npu in (bare(), converged(), older(firmware="7.8.0.2.212")):
+        assert components(_plan.make_plan(npu, READY)) == rows
+    plan = _plan.make_plan(older(driver="25.3.rc1", firmware="7.8.0.2.212"), READY)
+    assert components(plan)[:2] == [step["component"] for step in plan["packages"]] == ["firmware", "driver"]
+
+
 def test_firmware_expects_a_reboot_and_says_so():
     plan = _plan.make_plan(older(firmware="7.8.0.2.212"), READY)
     assert plan["reboot_expected"] is True
@@ -284,6 +297,19 @@ def test_a_lock_has_versions_files_sums_sizes_and_places():
     ]
     assert plan["packages"][0]["source"].endswith("/Ascend-hdk-910b-npu-driver_25.5.0_linux-x86-64.run")
     assert plan["engine"]["action"] == "register"  # its version comes from the lock as well
+
+
+def test_a_lock_that_is_not_there_says_what_it_must_have():
+    with pytest.raises(FleetError) as caught:
+        _plan.make_plan(bare(), dict(LOCKED, lock="/nowhere/npu.lock.yml"))
+    assert "This node is a2/x86_64, which npu_fleet_lock_for must have." in caught.value.hint
+
+
+def test_another_release_than_the_lock_has_wants_a_new_lock():
+    with pytest.raises(FleetError) as caught:
+        _plan.make_plan(bare(), dict(LOCKED, release="25.5.2"))
+    assert caught.value.message == "npu_fleet_release is 25.5.2, the lock says 25.5.0."
+    assert caught.value.hint == "Run `ansible-playbook npu.fleet.lock` to lock 25.5.2, or set npu_fleet_release back."
 
 
 def test_a_lock_without_this_family_refuses_the_node_in_words():

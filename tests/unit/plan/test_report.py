@@ -128,13 +128,31 @@ def test_the_report_survives_its_file_and_is_a_ceiling(tmp_path):
     assert _plan.make_plan(converged(), dict(READY, ceiling=ceilings["not-in-it"]))["refused"] == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "nodes": {}}', '{"format": 1}', None])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "nodes": {}}', '{"format": 1}'])
 def test_what_is_no_plan_is_said_with_its_path(tmp_path, text):
     path = tmp_path / "plan.json"
-    if text is not None:
-        path.write_text(text)
+    path.write_text(text)
     with pytest.raises(FleetError, match=r"plan\.json is no plan that npu\.fleet\.plan wrote"):
         _report.read(path)
+
+
+def test_a_plan_that_is_not_there():
+    with pytest.raises(FleetError) as caught:
+        _report.read("nope.json")
+    assert caught.value.message == "nope.json is not there."
+    assert "`ansible-playbook npu.fleet.plan`" in caught.value.hint
+
+
+@pytest.mark.parametrize(("verdict", "release", "line"), [
+    ("matched", "25.5.0", "Versions: as in release 25.5.0 of the catalog."),
+    ("allowed", "25.5.0", "Versions: release 25.5.0, no row of the catalog, but allowed together by it."),
+    ("unlisted", None, "Versions: not listed together in the catalog."),
+    (None, "25.5.0", "Versions: release 25.5.0, not judged by the catalog."),
+])
+def test_what_the_catalog_says_of_the_versions(verdict, release, line):
+    plan = dict(_plan.make_plan(bare(), READY), verdict=verdict, release=release)
+    whole = _report.report(["n"], [bare()], [plan], [None], [False], made=MADE)
+    assert f"<p>{line}</p>" in _report_page.page(whole)
 
 
 @pytest.mark.parametrize("one", [

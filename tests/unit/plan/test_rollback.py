@@ -76,6 +76,7 @@ def test_a_set_that_is_only_half_there_does_not_run():
 def test_without_a_set_it_says_so(current, asked, words):
     plan = _rollback.make_rollback(node(NEW, current), {"set": asked})
     assert codes(plan) == ["no_good_set"]
+    assert plan["refused"][0]["component"] == "node"
     assert words in plan["refused"][0]["reason"]
     assert (plan["set"], plan["packages"], plan["changes"]) == (None, [], 0)
     assert words in "\n".join(_rollback.render(plan))
