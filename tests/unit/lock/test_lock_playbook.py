@@ -45,6 +45,7 @@ def test_a_folder_of_the_node_twice(play, tmp_path):
     done = play("--check")
     assert done.returncode == 0, flat(done)
     assert not (tmp_path / "npu.lock.yml").exists()
+    assert f"Would be written: {tmp_path}/npu.lock.yml: release 25.5.0, 5 packages. Compare" in flat(done)
 
     done = play()
     assert done.returncode == 0, flat(done)
@@ -52,11 +53,15 @@ def test_a_folder_of_the_node_twice(play, tmp_path):
     # A result with a key "skipped" would count as a task that was skipped.
     assert "skipped=0" in done.stdout
     assert "localhost -> node1" in done.stdout
+    assert (f"Written: {tmp_path}/npu.lock.yml: release 25.5.0, 5 packages. "
+            "Compare the sums with the vendor's, then run npu.fleet.plan.") in flat(done)
     content = (tmp_path / "npu.lock.yml").read_bytes()
     assert {package["component"]: package["sha256"] for package in yaml.safe_load(content)["packages"]} == sums
 
     done = play(npu_fleet_depot_on="controller")
     assert "changed=0" in done.stdout, flat(done)
+    assert f'"Unchanged: {tmp_path}/npu.lock.yml: release 25.5.0, 5 packages.' in flat(done)
+    assert "Compare the sums" not in flat(done)
     assert "localhost -> node1" not in done.stdout
     assert (tmp_path / "npu.lock.yml").read_bytes() == content
 
@@ -85,6 +90,12 @@ def test_variables_are_missing(play):
     assert done.returncode != 0
     assert "Set npu_fleet_depot (an http(s):// URL or a folder), npu_fleet_lock_for (a list such as [a2/x86_64])" in flat(done)
     assert "TASK [Look at the depot]" not in done.stdout
+
+
+def test_nodes_as_text(play):
+    done = play(npu_fleet_lock_for="a2/x86_64")
+    assert done.returncode != 0
+    assert "npu_fleet_lock_for is text, not a list; write [a2/x86_64]." in flat(done)
 
 
 def test_the_lock_goes_where_it_is_wanted(play, tmp_path):
