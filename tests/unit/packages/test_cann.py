@@ -205,7 +205,9 @@ def profile(tmp_path):
 
 def shell(words, text, **env):
     env = {"PATH": "/usr/bin:/bin", **env}
-    return subprocess.run([*words, "-c", text], env=env, capture_output=True, text=True, check=False)
+    # Spelled for Python 3.6, on which this file runs too.
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
+    return subprocess.run([*words, "-c", text], env=env, check=False, **streams)
 
 
 SHELLS = [["bash"], ["bash", "--posix"], ["dash"], ["busybox", "sh"]]
