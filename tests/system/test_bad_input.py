@@ -189,7 +189,9 @@ def test_runtimes_that_are_no_object_are_left_untouched(site):
 def test_the_admins_keys_survive_and_the_node_converges(site):
     admins = '{\n  "log-driver": "json-file",\n  "labels": ["rack=7"]\n}\n'
     on_node("sh", "-c", "printf '%s' \"$1\" > /etc/docker/daemon.json", "sh", admins)
-    done = site("-l", NODE)
+    # The depot is down as well, and its mirror is not.
+    mirror = yaml.safe_load((site.folder / "group_vars/npu_nodes.yml").read_text())["npu_fleet_depot"]
+    done = site("-l", NODE, npu_fleet_depot=f"http://{lab.GATEWAY}:1/", npu_fleet_depot_mirrors=[mirror])
     assert done.returncode == 0, done.stdout
     merged = json.loads(on_node("cat", "/etc/docker/daemon.json"))
     assert merged["labels"] == ["rack=7"]
