@@ -158,12 +158,14 @@ def molecule(count):
 
 
 def crash(count):
-    """Node, module and installer killed at every step of the journal; each time one run must end in the new or the old state."""
+    """Node, module and installer killed at every step of the journal, each mode of a package: one run ends in the new or old state."""
     command = [sys.executable, steps.ROOT / "tests/crash/sweep.py", *([] if count.long else ["--short"])]
     swept = []
     count.step("crash sweep", command, env=steps.environment(PYTHONPATH=steps.linked_tree()), look=swept.append)
     points = [int(found.group(1)) for found in (re.match(r"swept (\d+) crash points", line) for line in swept) if found]
     count.check(points and min(points) > 0, "the sweep did not say that it swept any crash point")
+    if count.long:
+        count.pytest(["tests/crash/test_modes.py"], env=steps.environment(PYTHONPATH=steps.linked_tree(), NPU_TEST_NODE="crash-modes"))
 
 
 def system(count):
