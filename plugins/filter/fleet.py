@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleFilterError
-
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
 from ansible_collections.npu.fleet.plugins.plugin_utils import (
     _pinned,
@@ -18,17 +15,7 @@ from ansible_collections.npu.fleet.plugins.plugin_utils import (
     _report,
     _report_page,
 )
-
-
-def _in_words(function):
-    def wrapper(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except FleetError as error:
-            # Ansible adds the texts of all causes, and this one is whole.
-            raise AnsibleFilterError(str(error)) from None
-
-    return wrapper
+from ansible_collections.npu.fleet.plugins.plugin_utils._filters import in_words
 
 
 def resource_of(family):
@@ -53,17 +40,17 @@ class FilterModule:
 
     def filters(self):
         return {
-            "plan": _in_words(_plan.make_plan),
+            "plan": in_words(_plan.make_plan),
             "plan_lines": _plan.render,
             "beyond_ceiling": _plan.beyond_ceiling,
             "node_labels": labels,
             "npu_resource": resource_of,
-            "package_source": _in_words(_plan_pins.package_source),
-            "pinned_components": _in_words(_pinned.pinned_components),
+            "package_source": in_words(_plan_pins.package_source),
+            "pinned_components": in_words(_pinned.pinned_components),
             "read_probe": _probe.read_probe,
             "probe_failure": _probe.explain,
             "plan_report": _report.report,
             "plan_table": _report.table,
             "plan_page": _report_page.page,
-            "approved_plan": _in_words(approved_plan),
+            "approved_plan": in_words(approved_plan),
         }

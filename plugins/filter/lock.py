@@ -5,21 +5,8 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleFilterError
-
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils import _lock
-
-
-def _in_words(function):
-    def wrapper(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except FleetError as error:
-            # Ansible adds the texts of all causes, and this one is whole.
-            raise AnsibleFilterError(str(error)) from None
-
-    return wrapper
+from ansible_collections.npu.fleet.plugins.plugin_utils._filters import in_words
 
 
 class FilterModule:
@@ -27,11 +14,11 @@ class FilterModule:
 
     def filters(self):
         return {
-            "lock_sets": _in_words(_lock.sets),
-            "lock_versions": _in_words(_lock.wanted_versions),
-            "lock_make": _in_words(_lock.make),
+            "lock_sets": in_words(_lock.sets),
+            "lock_versions": in_words(_lock.wanted_versions),
+            "lock_make": in_words(_lock.make),
             "lock_text": _lock.text,
             "lock_notes": _lock.notes,
-            "lock_read": _in_words(_lock.read),
-            "lock_select": _in_words(_lock.select),
+            "lock_read": in_words(_lock.read),
+            "lock_select": in_words(_lock.select),
         }
