@@ -126,7 +126,8 @@ def _secure_boot_state(root, sysfs):
             # Four bytes of attributes, then the value.
             return stream.read(5)[4:] == b"\x01"
     except OSError:
-        mokutil = find_program("mokutil", root)
+        pass
+    mokutil = find_program("mokutil", root)
     if not mokutil:
         return None
     said = run([mokutil, "--sb-state"], 5)

@@ -217,7 +217,7 @@ def _invalid(path, reason):
 
 def _fault(lock):
     """What makes this no lock, in words; None for a good one."""
-    if not isinstance(lock, dict) or type(lock.get("lock")) is not int or lock["lock"] != 1:
+    if not isinstance(lock, dict) or lock.get("lock") is True or lock.get("lock") != 1:
         return "it does not begin with `lock: 1`"
     extra = sorted(map(str, set(lock) ^ {"lock", "release", "unlisted_reason", "sets", "packages"}))
     if extra:

@@ -67,15 +67,18 @@ except ImportError:
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, RecursionError) + ((lzma.LZMAError,) if lzma else ())
 
 
+_ReadError, _SPARSE = tarfile.ReadError, tarfile.GNUTYPE_SPARSE
+
+
 class _Member(tarfile.TarInfo):
     """A member whose header takes no more memory than one of a package needs."""
 
-    def _proc_member(self, archive):
+    def _proc_member(self, tarfile):  # the standard library's name for it, which is an archive
         if self.type in _LONG_HEADERS and self.size > _LONGEST_HEADER:
-            raise tarfile.ReadError("a header of %d bytes" % self.size)
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError("a sparse file")
-        return super(_Member, self)._proc_member(archive)  # type: ignore[misc]
+            raise _ReadError("a header of %d bytes" % self.size)
+        if self.type == _SPARSE:
+            raise _ReadError("a sparse file")
+        return super(_Member, self)._proc_member(tarfile)  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, *_args):
         # Its map stands in the data and may be as long as that.

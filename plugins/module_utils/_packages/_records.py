@@ -76,7 +76,6 @@ class Files(object):
         except OSError:
             return None
 
-
     def changed(self, path):
         """Return when a file got its present content, owner or mode; packages that copy with "preserve" can not set that back."""
         try:
