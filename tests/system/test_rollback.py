@@ -18,6 +18,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 import lab
 
+# The scenario molecule/upgrade goes back and forward, too.
+pytestmark = pytest.mark.long
+
 NAME = "rollback"
 (NODE,) = lab.node_names(NAME, 1)
 # Rows of the public matrix: HDK 25.3.RC1 and 25.5.0, with the firmware of each.
@@ -77,7 +80,6 @@ def play(tmp_path_factory):
         lab.down(NAME)
 
 
-@pytest.mark.long
 def test_a_dry_run_says_what_it_would_do(play):
     before = (boot_id(), on_disk())
     done = play("rollback", "--check")
@@ -109,7 +111,6 @@ def test_it_changes_places_with_the_release_before(play, gives_up, gets):
     assert boot_id() != boot
 
 
-@pytest.mark.long
 def test_an_agent_that_a_cut_run_has_stopped_runs_again(play):
     on_node("systemctl", "stop", "npu-agent")
     boot = boot_id()
