@@ -183,3 +183,5 @@ LANES = {"lint": lint, "unit": unit, "sanity": sanity, "pythons": old_and_new, "
 
 # Lanes that boot nodes wait for them most of the time; the others compute. One of each kind runs at a time.
 BOOTING = ("nodes", "molecule", "crash", "system")
+# Of these, what builds the lab of tests/lab, in one folder for all.
+SHARING = ("molecule", "system")

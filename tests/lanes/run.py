@@ -13,7 +13,7 @@ import time
 import traceback
 
 import steps
-from lanes import BOOTING, LANES
+from lanes import BOOTING, LANES, SHARING
 
 
 def run_lane(name, long=False):
@@ -87,14 +87,27 @@ class Lane:
         return count, seconds
 
 
+def second(queue, running):
+    """The first lane of the queue that can run beside those that run; nothing where there is none."""
+    sharing = any(name in SHARING for name in running)
+    return next((name for name in queue if not (sharing and name in SHARING)), None)
+
+
 def side_by_side(names, long):
-    """Run lanes, one of each kind at a time; {name: (count, seconds)} in the order of the names."""
+    """Run lanes, one of each kind at a time; {name: (count, seconds)} in the order of the names.
+
+    Lanes that boot nodes take the place of those that compute when there are none left.
+    """
     waiting = [[name for name in names if (name in BOOTING) is booting] for booting in (True, False)]
     running, results = {}, {}
     while running or any(waiting):
         for side, queue in enumerate(waiting):
-            if side not in running and queue:
-                running[side] = Lane(queue.pop(0), long)
+            if side in running:
+                continue
+            name = queue[0] if queue else second(waiting[0], [lane.name for lane in running.values()])
+            if name:
+                waiting[0 if name in BOOTING else 1].remove(name)
+                running[side] = Lane(name, long)
         for side, lane in list(running.items()):
             result = lane.ended()
             if result:

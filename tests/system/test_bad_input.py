@@ -177,6 +177,7 @@ def test_a_broken_daemon_json_is_left_untouched(site):
     assert on_node("cat", "/etc/docker/daemon.json") == broken
 
 
+@pytest.mark.long
 def test_runtimes_that_are_no_object_are_left_untouched(site):
     broken = '{"runtimes": ["nvidia"]}\n'
     on_node("sh", "-c", "printf '%s' \"$1\" > /etc/docker/daemon.json", "sh", broken)

@@ -166,6 +166,20 @@ def test_a_booting_lane_runs_beside_a_computing_one(build, monkeypatch, tmp_path
     assert run.main(["boots", "computes"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("queue", "running", "taken"),
+    [
+        (["system", "crash"], ["molecule"], "crash"),
+        (["system"], ["molecule"], None),
+        (["nodes", "system"], ["crash"], "nodes"),
+        (["system"], ["crash"], "system"),
+        ([], ["crash"], None),
+    ],
+)
+def test_what_runs_beside_a_booting_lane(queue, running, taken):
+    assert run.second(queue, running) == taken
+
+
 def test_the_long_form_reaches_the_lane(build, monkeypatch, capsys):
     def long(count):
         """Long."""
