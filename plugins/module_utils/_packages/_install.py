@@ -141,10 +141,12 @@ class Installer(object):
         return step
 
     def _predict(self):
-        self._look()
+        observed = self._look()
         step, after = self.result["step"], dict(self.result["before"])
         self.result["running"] = _detached.vendor_running(self._unit, self._places.run_dir)
         if step["action"] == "remove":
+            if not self._remover.possible(observed):
+                raise _remove.no_way(self._wish.component, after["path"])
             after.update(state="absent", version=None, path=None, reason=None)
         elif step["action"] != "none":
             if self._wish.src and self._wish.remote_src and not _fetch.is_url(self._wish.src) and not self._in_cache():
@@ -205,10 +207,7 @@ class Installer(object):
         """Try the next way to take it away; without one it stays, and that is an error."""
         way = self._remover.next(observed)
         if way is None:
-            path = observed["components"][self._wish.component]["path"]
-            message = "%s can not be removed: there is no uninstall script at %s, and no package of it." % (self._wish.component, path)
-            hint = "Give src and sha256 of a package of it: for a playbook, pin it in npu_fleet_versions, with a depot and its checksums."
-            raise FleetError(message, "uninstaller_missing", "prepare", object=path, hint=hint)
+            raise _remove.no_way(self._wish.component, observed["components"][self._wish.component]["path"])
         name, path, command = way
         if name == _remove.FOLDER:
             self._journal("launched", action="remove", way=name, path=path)

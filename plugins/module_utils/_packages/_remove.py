@@ -54,6 +54,13 @@ def next_way(ways, tried):
     return next((way for way in ways if list(way) not in [list(one) for one in tried]), None)
 
 
+def no_way(component, path):
+    """Return the error for what can not be taken away."""
+    message = "%s can not be removed: there is no uninstall script at %s, and no package of it." % (component, path)
+    hint = "Give src and sha256 of a package of it: for a playbook, pin it in npu_fleet_versions, with a depot and its checksums."
+    return FleetError(message, "uninstaller_missing", "prepare", object=path, hint=hint)
+
+
 class Remover(object):
     """The ways in which one component can go.
 
@@ -77,17 +84,22 @@ class Remover(object):
         """
         now = observed["components"][self._wish.component]
         for version, path in self.left(observed):
-            found = self._ways(now, version, path)
+            found = self._ways(now, version, path, self._engine_file())
             way = next_way([(name, path) for name in found], self._tried())
             if way:
                 return way[0], path, found[way[0]]()
         return None
 
-    def _ways(self, now, version, path):
+    def possible(self, observed):
+        """Return whether there is a way to begin with; nothing is written for the answer."""
+        now = observed["components"][self._wish.component]
+        return all(self._ways(now, version, path, "") for version, path in self.left(observed))
+
+    def _ways(self, now, version, path, engine_file):
         """Return {way: function that gives its words}, in order."""
         ways = {}
         current = dict(now, path=path) if same(version, now["version"]) else {"path": path}
-        words = _options.remove_command(self._wish.component, current, self._engine_file(), os.path.isfile)
+        words = _options.remove_command(self._wish.component, current, engine_file, os.path.isfile)
         if words:
             ways[SCRIPT] = lambda: words
         package = self._package(version)

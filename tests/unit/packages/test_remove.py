@@ -115,6 +115,8 @@ def test_without_script_and_cache_the_given_package_is_taken(machine):  # noqa: 
     shutil.rmtree(machine.places.cache_dir)
     error = machine.refused("driver", None, state="absent")
     assert (error.code, "src" in error.hint) == ("uninstaller_missing", True)
+    assert machine.refused("driver", None, state="absent", check_mode=True).code == "uninstaller_missing"
+    assert machine.install("driver", None, state="absent", check_mode=True, **package)["after"]["state"] == "absent"
     assert machine.install("driver", None, state="absent", **package)["after"]["state"] == "absent"
 
 
