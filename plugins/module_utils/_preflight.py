@@ -14,13 +14,13 @@ import sys
 
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._files import find_program
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, read, under
 from ansible_collections.npu.fleet.plugins.module_utils._packages._good import CACHE_DIR
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_PATH
 from ansible_collections.npu.fleet.plugins.module_utils._packages._records import parse_values
 from ansible_collections.npu.fleet.plugins.module_utils._packages._state import INSTALL_INFO
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_foreign import foreign
-from ansible_collections.npu.fleet.plugins.module_utils._preflight_kernel import boots_next, listed, modules_for, read, sources
+from ansible_collections.npu.fleet.plugins.module_utils._preflight_kernel import boots_next, modules_for, sources
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_tools import BUILD_TOOLS, TOOLS
 
 # Where packages are kept, unpacked and logged.

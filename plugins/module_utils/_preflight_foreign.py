@@ -6,8 +6,7 @@
 import os
 import re
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
-from ansible_collections.npu.fleet.plugins.module_utils._preflight_kernel import listed, read
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, read, under
 
 # Programs by their file names: MindCluster's device plugin and exporter, and the device plugin of HAMi.
 PROGRAMS = {

@@ -6,29 +6,12 @@
 import os
 import re
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, read, under
 
 # Names of the driver's modules (driver package, measured: drv_*, ascend_*, ts_agent; asdrv_* in newer ones).
 _MODULE = re.compile(r"(?:drv_|asdrv_|ascend_|ts_agent|davinci)\w*\.ko")
 _MODULE_FOLDERS = ("updates", "updates/dkms", "extra", "weak-updates", "npu_driver")
 _IMAGE = re.compile(r"vmlinu[xz]-(.+)\Z")
-
-
-def read(path):
-    """Text of a file, None when there is none or it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return None
-
-
-def listed(path):
-    """Names in a folder, sorted; none when there is no such folder."""
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
 
 
 def sources(root, release):

@@ -355,6 +355,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._depot_module import Dep
 from ansible_collections.npu.fleet.plugins.module_utils._detached import STATE_DIR as RUN_DIR
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _node
+from ansible_collections.npu.fleet.plugins.module_utils._packages._good import CACHE_DIR
 from ansible_collections.npu.fleet.plugins.module_utils._packages._install import Installer, Places, Wish
 from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import STATE_DIR
 
@@ -387,7 +388,7 @@ def argument_spec():
         "attach": {"type": "path"},
         "staged": {"type": "path"},
         "predicted": {"type": "dict", "default": {}},
-        "cache_dir": {"type": "path", "default": "/var/cache/npu-fleet"},
+        "cache_dir": {"type": "path", "default": CACHE_DIR},
         "root": {"type": "path", "default": "/"},
     }
 

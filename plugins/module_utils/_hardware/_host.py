@@ -22,7 +22,8 @@ def under(root, path):
     return os.path.join(root, path.lstrip("/"))
 
 
-def _text(path):
+def read(path):
+    """Text of a file, None when there is none or it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return handle.read()
@@ -30,10 +31,18 @@ def _text(path):
         return None
 
 
+def listed(path):
+    """Names in a folder, sorted; none when there is no such folder."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
 def os_release(root="/"):
     """id, version_id and pretty_name as os-release(5) has them; None for what it does not say."""
     values = {}
-    text = _text(under(root, "/etc/os-release")) or _text(under(root, "/usr/lib/os-release")) or ""
+    text = read(under(root, "/etc/os-release")) or read(under(root, "/usr/lib/os-release")) or ""
     for line in text.splitlines():
         key, sign, value = line.strip().partition("=")
         if sign and not key.startswith("#"):
@@ -47,8 +56,8 @@ def os_release(root="/"):
 def host(root="/", proc_root="/proc"):
     """Who this machine is and which boot of it this is."""
     uname = platform.uname()
-    boot_id = _text(os.path.join(proc_root, "sys/kernel/random/boot_id"))
-    release = _text(os.path.join(proc_root, "sys/kernel/osrelease"))
+    boot_id = read(os.path.join(proc_root, "sys/kernel/random/boot_id"))
+    release = read(os.path.join(proc_root, "sys/kernel/osrelease"))
     return {
         "hostname": uname.node,
         "os": os_release(root),
@@ -61,14 +70,14 @@ def host(root="/", proc_root="/proc"):
 
 def boot_time(proc_root="/proc"):
     """When this kernel started, in seconds since the epoch; None when it does not say."""
-    found = re.search(r"^btime (\d+)$", _text(os.path.join(proc_root, "stat")) or "", re.MULTILINE)
+    found = re.search(r"^btime (\d+)$", read(os.path.join(proc_root, "stat")) or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
 def users_present(names, root="/"):
     """{name: is there such a user}. The machine's own user database, which may be more than a file, is asked for root /."""
     if os.path.realpath(root) != "/":
-        lines = (_text(under(root, "/etc/passwd")) or "").splitlines()
+        lines = (read(under(root, "/etc/passwd")) or "").splitlines()
         known = {line.split(":")[0] for line in lines}
         return {name: name in known for name in names}
     answer = {}
@@ -115,27 +124,21 @@ def unit_of(cgroup_text, own_container=None):
 
 def holders(proc_root="/proc"):
     """Processes that have an NPU's node open. Other users' processes are only seen by root; one that ends meanwhile is left out."""
-    own = container_of(_text(os.path.join(proc_root, "self", "cgroup")))
+    own = container_of(read(os.path.join(proc_root, "self", "cgroup")))
     found = []
-    for pid in sorted(int(name) for name in _names(proc_root) if name.isdigit()):
+    for pid in sorted(int(name) for name in listed(proc_root) if name.isdigit()):
         folder = os.path.join(proc_root, str(pid))
-        devices = sorted({device for device in (_held(os.path.join(folder, "fd", name)) for name in _names(folder, "fd")) if device})
+        links = os.path.join(folder, "fd")
+        devices = sorted({device for device in (_held(os.path.join(links, name)) for name in listed(links)) if device})
         if devices:
-            cgroup = _text(os.path.join(folder, "cgroup"))
+            cgroup = read(os.path.join(folder, "cgroup"))
             container = container_of(cgroup)
             unit = unit_of(cgroup, own)
-            comm = (_text(os.path.join(folder, "comm")) or "").strip() or None
+            comm = (read(os.path.join(folder, "comm")) or "").strip() or None
             container = None if container == own else container
             holder = {"pid": pid, "comm": comm, "container": container, "pod_uid": pod_of(cgroup) if container else None, "unit": unit}
             found += [dict(holder, device=device) for device in devices]
     return found
-
-
-def _names(*parts):
-    try:
-        return os.listdir(os.path.join(*parts))
-    except OSError:
-        return []
 
 
 def _held(link):

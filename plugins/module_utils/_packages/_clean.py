@@ -7,11 +7,10 @@ import os
 import shutil
 
 from ansible_collections.npu.fleet.plugins.module_utils._files import under
-from ansible_collections.npu.fleet.plugins.module_utils._packages import _journal
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _good, _journal
 
-CACHE_DIR = "/var/cache/npu-fleet"
 #: Removed with all that is in them: nobody but this collection writes there.
-OURS = (CACHE_DIR, _journal.STATE_DIR)
+OURS = (_good.CACHE_DIR, _journal.STATE_DIR)
 #: Removed when nothing is in them any more, innermost first.
 WHEN_EMPTY = (
     "/etc/npu-fleet", "/run/npu-fleet", "/etc/Ascend", "/usr/local/Ascend/ascend-toolkit", "/usr/local/Ascend/nnrt",

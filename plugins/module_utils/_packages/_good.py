@@ -11,6 +11,7 @@ import os
 import shutil
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _fetch, _journal, _names, _runfile
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
 
@@ -117,17 +118,10 @@ def package_of(state_dir, cache_dir, component, version):
 
 
 def _cached(cache_dir):
-    for folder in _listed(cache_dir):
+    for folder in listed(cache_dir):
         if len(folder) == 64:
-            for name in _listed(os.path.join(cache_dir, folder)):
+            for name in listed(os.path.join(cache_dir, folder)):
                 yield folder, name
-
-
-def _listed(path):
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
 
 
 def _with_cached(one, cache_dir):
