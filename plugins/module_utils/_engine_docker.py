@@ -1,23 +1,31 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""dockerd as an engine: its facts, read. Private to the collection. Changing it is the business of ``_engine_docker_apply.py``."""
+"""dockerd as an engine. Private to the collection.
+
+What a run does to containers: nothing. ``runtimes`` and ``default-runtime`` are taken over by a reload (SIGHUP), so a running dockerd is
+never restarted; one that is down is started.
+"""
 
 import json
 import os
 import re
-import shlex
+import signal
 
+from ansible_collections.npu.fleet.plugins.module_utils import _engine_base as base
+from ansible_collections.npu.fleet.plugins.module_utils import _engine_units as units
+from ansible_collections.npu.fleet.plugins.module_utils._engine_daemon_json import configured, no_config
 from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text
+from ansible_collections.npu.fleet.plugins.module_utils._engine_units import last_line
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, snapshot, under
 
 NAME = "docker"
+LABEL = "dockerd"
 DEFAULT_CONFIG = "/etc/docker/daemon.json"
 UNIT = "docker.service"
 INSTALL = "Debian and Ubuntu: `apt-get install docker.io`"
 PID_FILES = ("/run/docker.pid", "/var/run/docker.pid")
-UNIT_PROPERTIES = "LoadState,ActiveState,SubState,MainPID,KillMode,CanReload,Environment,EnvironmentFiles,ExecStart"
 
 # Flags of dockerd whose key in daemon.json has another name (dockerd --help and the reference of daemon.json; moby cmd/dockerd/config.go).
 SHORT_FLAGS = {
@@ -70,6 +78,8 @@ def observe(run, root="/", timeout=20):
         "live_restore": info["live_restore"],
         "containers_running": info["containers_running"],
         "configured": no_config(error) if error else configured(found.data, process["config_path"], default_flag),
+        "kubelet": None,
+        "cdi": info["cdi"],
         "error": info["error"] or error,
     }
 
@@ -79,51 +89,6 @@ def _config(path):
         return snapshot(path), None
     except FleetError as error:
         return None, str(error)
-
-
-# --- what stands in the file ---
-
-
-def configured(data, path, default_flag=None):
-    """Return what dockerd would know after its next start; no value of the file other than names, paths and the default. Pure.
-
-    A reload takes over a key only where it stands in the file (moby daemon/reload_unix.go), so dockerd may still have a runtime that the
-    file lost. ``default_flag`` is the default runtime that dockerd's command line names: it may not stand in both places.
-    """
-    try:
-        config = _config_object(data)
-        default = config.get("default-runtime") or default_flag
-        if default is not None and not isinstance(default, str):
-            raise ValueError('"default-runtime" is not a text')
-        return {"runtimes": _config_runtimes(config), "default_runtime": default, "error": None}
-    except UnicodeDecodeError as error:
-        line, reason = data.count(b"\n", 0, error.start) + 1, "it is not UTF-8 text"
-    except json.JSONDecodeError as error:
-        # Its message may quote what stands there.
-        line, reason = error.lineno, "it is not JSON"
-    except (ValueError, RecursionError) as error:
-        line, reason = 1, str(error)
-    return no_config("%s, line %d: %s." % (path, line, reason))
-
-
-def _config_object(data):
-    text = (data or b"").decode("utf-8")
-    config = json.loads(text) if text.strip() else {}
-    if not isinstance(config, dict):
-        raise ValueError("it is not a JSON object")
-    return config
-
-
-def _config_runtimes(config):
-    runtimes = config.get("runtimes") or {}
-    if not isinstance(runtimes, dict) or not all(isinstance(runtime, dict) for runtime in runtimes.values()):
-        raise ValueError('"runtimes" is not an object of objects')
-    return {name: str(runtime.get("path") or runtime.get("runtimeType") or "") for name, runtime in runtimes.items()}
-
-
-def no_config(error):
-    """Return what is told of a file that says nothing, and why."""
-    return {"runtimes": {}, "default_runtime": None, "error": error}
 
 
 # --- docker info ---
@@ -151,14 +116,8 @@ def query_info(run, root="/", timeout=20):
 def _no_info(error):
     return {
         "active": False, "version": None, "runtimes": {}, "default_runtime": None, "live_restore": None, "containers_running": None,
-        "error": mask_text(error),
+        "handlers": None, "cdi": None, "error": mask_text(error),
     }
-
-
-def last_line(text):
-    """Return the last line of ``text`` that is not empty, without secrets."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return mask_text(lines[-1]) if lines else ""
 
 
 def parse_info(text):
@@ -175,7 +134,11 @@ def parse_info(text):
     runtimes = {}
     for name, runtime in (info.get("Runtimes") or {}).items():
         # dockerd 23+ lists runtimes that have a type (a shim) and no path.
-        runtimes[name] = {"path": runtime.get("path") or runtime.get("runtimeType") or "", "args": runtime.get("runtimeArgs") or []}
+        runtimes[name] = {
+            "path": runtime.get("path") or runtime.get("runtimeType") or "",
+            "args": runtime.get("runtimeArgs") or [],
+            "type": runtime.get("runtimeType"),
+        }
     return {
         "active": True,
         "version": info["ServerVersion"],
@@ -183,29 +146,16 @@ def parse_info(text):
         "default_runtime": info.get("DefaultRuntime") or None,
         "live_restore": info.get("LiveRestoreEnabled"),
         "containers_running": info.get("ContainersRunning"),
+        "handlers": None,
+        # Docker 25+ prints its folders of CDI specs, and only where CDI is switched on (moby daemon/info.go).
+        "cdi": bool(info.get("CDISpecDirs")),
         "error": None,
     }
 
 
 def unmet(info, expect):
-    """Return what the engine has other than expected, as a text; None when all is as expected. Pure."""
-    if not info["active"]:
-        return "dockerd does not answer: %s" % info["error"]
-    name = expect["name"]
-    found = info["runtimes"].get(name)
-    if expect["state"] == "absent":
-        if info["default_runtime"] == name:
-            return "its default runtime is still %s" % name
-        return "it still has the runtime %s" % name if found else None
-    if found is None:
-        return "it does not have the runtime %s" % name
-    if found["path"] != expect["path"]:
-        return "its runtime %s is %s" % (name, found["path"])
-    if expect.get("args") is not None and found["args"] != expect["args"]:
-        return "its runtime %s has other arguments" % name
-    if expect.get("default") == name and info["default_runtime"] != name:
-        return "its default runtime is %s" % info["default_runtime"]
-    return None
+    """Return what dockerd has other than expected, as a text; None when all is as expected. Pure."""
+    return base.unmet(LABEL, info, expect)
 
 
 def binary_version(run, root="/", timeout=20):
@@ -220,9 +170,9 @@ def binary_version(run, root="/", timeout=20):
 
 def observe_process(run, root="/", timeout=20):
     """Return how dockerd is started: unit facts, pid, words of the command line in force, and the configuration file they name."""
-    unit = query_unit(run, root, timeout)
-    pid = unit["main_pid"] or _pid_from_file(root)
-    words = _command_line(pid, root) or unit["command"]
+    unit = units.query_unit(run, root, timeout, UNIT)
+    pid = unit["main_pid"] or units.pid_from_files(PID_FILES, "dockerd", root)
+    words = units.command_line(pid, root) or unit["command"]
     flags = parse_flags(words)
     return {
         "unit": unit,
@@ -233,94 +183,9 @@ def observe_process(run, root="/", timeout=20):
     }
 
 
-def query_unit(run, root="/", timeout=20):
-    """Return the facts of dockerd's unit; ``loaded`` is False where systemd or the unit is missing."""
-    systemctl = find_program("systemctl", root)
-    values = {}
-    if systemctl:
-        result = run([systemctl, "show", UNIT, "--property=" + UNIT_PROPERTIES], timeout)
-        if result.rc == 0 and not result.timed_out:
-            values = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
-    loaded = values.get("LoadState") == "loaded"
-    environment = unit_environment(values, lambda path: _text(under(root, path))) if loaded else {}
-    return {
-        "name": UNIT,
-        "loaded": loaded,
-        "state": values.get("ActiveState") if loaded else None,
-        "sub_state": values.get("SubState") if loaded else None,
-        "main_pid": int(values.get("MainPID") or 0) or None,
-        "kill_mode": values.get("KillMode") if loaded else None,
-        "can_reload": values.get("CanReload") == "yes",
-        "command": expand(exec_start(values.get("ExecStart", "")), environment),
-    }
-
-
-def exec_start(text):
-    """Return the words of ``ExecStart`` as ``systemctl show`` prints it (``{ path=... ; argv[]=... ; ignore_errors=no ; ... }``)."""
-    match = re.search(r"argv\[\]=(.*?) ; ignore_errors=", text)
-    if not match:
-        return []
-    try:
-        return shlex.split(match.group(1))
-    except ValueError:
-        return match.group(1).split()
-
-
-def unit_environment(values, read_text):
-    """Return the variables a unit's command may use: ``Environment=``, then the files of ``EnvironmentFile=`` in their order."""
-    environment = {}
-    _assignments(_words(values.get("Environment", "")), environment)
-    for path in re.findall(r"(\S+) \(ignore_errors=", values.get("EnvironmentFiles", "")):
-        for line in read_text(path).splitlines():
-            if line.strip() and line.lstrip()[0] not in "#;":
-                name, _equals, value = line.strip().partition("=")
-                environment[name] = " ".join(_words(value))
-    return environment
-
-
-def _assignments(words, environment):
-    for word in words:
-        name, equals, value = word.partition("=")
-        if equals:
-            environment[name] = value
-
-
-def _words(text):
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def expand(words, environment):
-    """Expand ``$NAME`` (a word of its own becomes several) and ``${NAME}`` (stays one) as systemd does."""
-    expanded = []
-    for word in words:
-        whole = re.match(r"^\$(\w+)$", word)
-        if whole:
-            expanded.extend(_words(environment.get(whole.group(1), "")))
-        else:
-            expanded.append(re.sub(r"\$\{(\w+)\}", lambda match: environment.get(match.group(1), ""), word))
-    return expanded
-
-
 def parse_flags(words):
     """Return ``{flag: [values]}`` of a dockerd command line, long names only."""
-    flags = {}
-    rest = list(words[1:])
-    while rest:
-        word = rest.pop(0)
-        if word[:2] in SHORT_FLAGS and not word.startswith("--"):
-            name, value = SHORT_FLAGS[word[:2]], word[2:].lstrip("=") or None
-        elif word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            value = value if equals else None
-        else:
-            continue
-        if value is None:
-            value = "true" if name in BOOLEAN_FLAGS or not rest else rest.pop(0)
-        flags.setdefault(name, []).append(value)
-    return flags
+    return units.parse_flags(words, SHORT_FLAGS, BOOLEAN_FLAGS)
 
 
 def flag_key(flag):
@@ -336,27 +201,122 @@ def conflicts(keys, flag_keys):
     return sorted(set(keys) & set(flag_keys) - {"runtimes"})
 
 
-def _text(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
+# --- as an engine ---
 
 
-def _pid_from_file(root):
-    for path in PID_FILES:
-        text = _text(under(root, path)).strip()
-        if text.isdigit() and _text(under(root, "/proc/%s/comm" % text)).strip() == "dockerd":
-            return int(text)
-    return None
+class Engine(base.BaseEngine):
+    """The dockerd of this node, for the length of one read or commit."""
 
+    name = NAME
+    label = LABEL
+    takes_over_by = "reload"
 
-def _command_line(pid, root):
-    if pid is None:
-        return []
-    try:
-        with open(under(root, os.path.join("/proc", str(pid), "cmdline")), "rb") as stream:
-            return [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
-    except OSError:
-        return []
+    def find_unit(self):
+        """Return the facts of docker's unit."""
+        self.process = observe_process(self.run, self.root, self.command_timeout)
+        return self.process["unit"]
+
+    def find_config(self, wanted):
+        """Return the file that dockerd reads; an error when the user names another one."""
+        found = self.process["config_path"]
+        if wanted is None or not self.process["words"]:
+            return wanted or found
+        if os.path.normpath(wanted) != os.path.normpath(found):
+            raise FleetError(
+                "dockerd on this host reads %s, not %s." % (found, wanted),
+                "config_path_mismatch",
+                phase="read",
+                object=wanted,
+                observed=found,
+                hint="Leave config_path out, or change --config-file of dockerd's unit first.",
+            )
+        return found
+
+    def facts(self):
+        """Ask dockerd."""
+        return query_info(self.run, self.root, self.command_timeout)
+
+    def read(self):
+        """Return daemon.json, and which of its keys the command line sets."""
+        flags = {flag_key(flag): values for flag, values in self.process["flags"].items()}
+        return {
+            "files": [base.file_entry(self.root, self.config_path, "main")],
+            "effective_text": None,
+            "writable": [self.config_path],
+            "flag_keys": sorted(flags),
+            "default_flag": flags.get("default-runtime", [None])[-1],
+        }
+
+    def version(self):
+        """Return the version of the program on disk, or None."""
+        return binary_version(self.run, self.root, self.command_timeout)
+
+    def require(self):
+        """Raise when the engine could not be asked whether it took over."""
+        if find_program("docker", self.root) is None:
+            raise FleetError(
+                "The docker client is missing, so whether dockerd takes over the new file could not be seen; nothing was written.",
+                "client_missing",
+                phase="check",
+                hint="Install it (Debian: docker-cli, or docker.io which has both), or use restart=never.",
+            )
+
+    def validate(self, path, data, check):
+        """Let dockerd check a copy, with the flags it is started with.
+
+        Measured on dockerd 26.1.5: with its flags it also names keys that stand on both sides, nested ones (proxies) included; it does not
+        check that the default runtime exists.
+        """
+        dockerd = find_program("dockerd", self.root)
+        usage = self.run([dockerd, "--help"], self.command_timeout)
+        if "--validate" not in usage.stdout + usage.stderr:
+            return "as JSON only: dockerd %s has no --validate (docker 23 brought it); the reload is its judgement" % self.version()
+        with base.checked_copy(path, data, check) as copy:
+            argv = [dockerd, "--validate", "--config-file", copy]
+            for flag, values in sorted(self.process["flags"].items()):
+                if flag not in ("config-file", "validate"):
+                    argv.extend("--%s=%s" % (flag, value) for value in values)
+            result = self.run(argv, self.command_timeout)
+        if result.timed_out or result.rc != 0:
+            text = mask_text((result.stderr + result.stdout).replace(copy, path).strip())
+            raise FleetError(
+                "dockerd refuses the new %s: %s. Nothing was written." % (path, text or "no answer within the deadline"),
+                "parser_refused",
+                phase="validate",
+                object=path,
+                observed=text,
+                hint="Mend what it names; 'dockerd --validate --config-file %s' shows the state of the present file." % path,
+            )
+        return "by dockerd --validate"
+
+    def users(self, name, facts):
+        """Return the names of containers, running or not, made with a runtime: they can not start once it is gone."""
+        if name not in facts["runtimes"]:
+            return []
+        client = find_program("docker", self.root)
+        listed = self.run([client, "ps", "--all", "--quiet", "--no-trunc"], self.command_timeout)
+        ids = listed.stdout.split() if listed.rc == 0 else []
+        if not ids:
+            return []
+        shown = self.run([client, "inspect", "--format", "{{.HostConfig.Runtime}} {{.Name}}"] + ids, self.command_timeout)
+        pairs = [line.split(" ", 1) for line in shown.stdout.splitlines() if " " in line]
+        return sorted(container.lstrip("/") for runtime, container in pairs if runtime == name)
+
+    def running(self):
+        """Return whether the dockerd process is there (it may still not answer)."""
+        if self.unit["loaded"]:
+            return super(Engine, self).running()
+        return self.process["pid"] is not None and units.alive(self.process["pid"])
+
+    def take_over(self):
+        """Reload dockerd when it runs, start it when it does not. Returns an error text or None."""
+        if not self.running() or (self.unit["loaded"] and self.unit["can_reload"]):
+            return super(Engine, self).take_over()
+        self.done.append("reload")
+        # A unit without ExecReload, or no unit at all: send what ExecReload of docker's own unit sends.
+        pid = observe_process(self.run, self.root, self.command_timeout)["pid"]
+        try:
+            os.kill(pid, signal.SIGHUP)
+        except (OSError, TypeError) as error:
+            return "could not send SIGHUP to dockerd (process %s): %s" % (pid, error)
+        return None
