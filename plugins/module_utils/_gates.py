@@ -3,25 +3,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The gates that a node must pass before it may take work. Private to the collection.
 
-`judge` is pure: observation, pins and the two probes in, verdicts out. `probe_container` and `probe_plugin` are the two looks
-from outside: what a container really sees, and what the plugin says of its stream to the kubelet.
+`judge` is pure: observation, pins and the two probes in, verdicts out. The looks from outside are `_gates_container.probe`, what
+containers really see, and `probe_plugin`, what the plugin says of its stream to the kubelet.
 """
 
 import json
-import os
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
+from ansible_collections.npu.fleet.plugins.module_utils._gates_container import engine_of, words
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, fit
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 #: Gate, what it proves. L4 (a pod) and L5 (a baseline of speed) need a cluster and are not part of this release.
 GATES = (("L0", "host"), ("L1", "driver"), ("L2", "container"), ("L3", "plugin"))
-PROBE_IMAGE = "npu-fleet-gate"
-#: Folders of the node that a container needs to run the node's own `ls`; bound read-only into an empty image, so no registry is needed.
-PROBE_BINDS = ("/usr", "/bin", "/lib", "/lib64")
-#: An archive without members: two zero blocks (POSIX pax, "end-of-archive").
-EMPTY_TAR = "\0" * 1024
 
 #: What an operator does about a check that did not pass, by its name. A component that has no line of its own has COMPONENT_HINT.
 HINTS = {
@@ -31,13 +26,16 @@ HINTS = {
     "one chip family": "`lspci -nn -d 19e5:` shows the ids; a node with several families cannot be managed.",
     "no package runs": "Wait for its end; do not reboot or power off the node. Its log: /var/log/npu-fleet on the node.",
     "no reboot pending": "Run npu.fleet.site with npu_fleet_reboot: auto, or reboot the node.",
-    "container engine": "Start it (`systemctl start docker`) or install it (Debian and Ubuntu: `apt-get install docker.io`).",
+    "container engine": "Start it (`systemctl start docker`, `containerd` or the like), install one, or name it by npu_runtime_engine.",
     "driver answers": "`npu-smi info` and `dmesg | grep -i -e davinci -e devdrv` on the node tell more.",
     "firmware": "Run npu.fleet.site; firmware runs after a reboot. Logs: /var/log/npu-fleet on the node.",
     "every chip has driver and node": "`ls /dev/davinci*` and `dmesg | grep -i devdrv` on the node; a chip may come back after a reboot.",
     "chip health": "`npu-smi info` shows them; npu_verify_unhealthy_allowed: N lets the node work with N fewer.",
-    "container starts": "`docker info` on the node lists its runtimes; the role npu_runtime (--tags npu_runtime) registers ours.",
-    "container sees exactly what it asked for": "`docker info` on the node shows the runtime; its logs: /var/log/ascend-docker-runtime.",
+    "engine knows the runtime": "The role npu_runtime (--tags npu_runtime) registers it; `docker info` or `crictl info` shows it.",
+    "container starts": "On the node: the runtime's logs in /var/log/ascend-docker-runtime, the engine's by `journalctl -u ENGINE -n 50`.",
+    "container sees exactly what it asked for": "The runtime's logs on the node: /var/log/ascend-docker-runtime; `ls -l /dev/davinci*`.",
+    "wrong requests are refused": "Is the program really the vendor's runtime? Its logs on the node: /var/log/ascend-docker-runtime.",
+    "no container is left": "`docker ps -a --filter label=npu.fleet=gate` or `ctr -n npu-fleet-gate containers list` on the node.",
     "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why; --tags npu_agent,npu_device_plugin brings it.",
     "plugin ready": "`journalctl -u npu-agent -n 50` on the node; npu_verify_agent_url must agree with the agent's setting listen.",
     "registered with the kubelet": "`systemctl status kubelet` and `journalctl -u npu-agent -n 50` on the node tell why.",
@@ -66,9 +64,9 @@ def _host_checks(npu, wanted):
     yield _check("no package runs", not running, ", ".join(running) or "none")
     yield _check("no reboot pending", not npu["reboot_required"], "; ".join(npu["reboot_reasons"]) or "nothing pending")
     if wanted.get("runtime"):
-        engines = npu["engines"]
-        yield _check("container engine", engines and engines[0]["active"],
-                     "%s %s" % (engines[0]["name"], engines[0].get("error") or "active") if engines else "none found")
+        engine, why = engine_of(npu["engines"], wanted.get("engine", "auto"))
+        yield _check("container engine", engine and engine["active"],
+                     "%s %s" % (engine["name"], engine.get("error") or "active") if engine else why)
 
 
 def _driver_checks(npu, wanted):
@@ -97,14 +95,40 @@ def _fit_chips(npu, wanted):
     return sum(fit(c["health"], wanted.get("unhealthy_from", DEFAULT_LEVEL)) for c in npu["chips"])
 
 
-def _container_checks(probe):
-    if probe.get("error"):
-        yield _check("container starts", False, probe["error"])
+def _container_checks(npu, wanted, probe):
+    """From the rows of `_gates_container.probe`: what started, what it saw, what was refused."""
+    engine, why = engine_of(npu["engines"], wanted.get("engine", "auto"))
+    runtime = wanted.get("runtime")
+    if engine is None:
+        yield _check("engine knows the runtime", False, why)
         return
-    yield _check("container starts", True, "runtime %s" % probe["runtime"])
-    expected, seen = sorted(probe["expected"]), sorted(probe["seen"])
-    yield _check("container sees exactly what it asked for", seen == expected,
-                 "asked for chip %s, expected %s, saw %s" % (probe["asked"], " ".join(expected), " ".join(seen)))
+    # A CRI that does not tell its handlers leaves only what the file says.
+    known = sorted(engine.get("runtimes") or (engine.get("configured") or {}).get("runtimes") or {})
+    yield _check("engine knows the runtime", runtime in known,
+                 "%s has %s" % (engine["name"], ", ".join(known) or engine.get("error") or "none"))
+    rows = probe.get("rows") or []
+    good = [row for row in rows if row["expected"] is not None]
+    if probe.get("error") or not good:
+        yield _check("container starts", False, probe.get("error") or "no container was tried")
+    else:
+        still = [row for row in good if row["seen"] is None]
+        yield _check("container starts", not still, _told(still, probe.get("log"), "runtime %s of %s, %s" % (
+            runtime, engine["name"], "%d requests" % len(rows) if probe["whole"] else "1 request; nothing changed since all passed")))
+        other = [row for row in good if row["seen"] is not None and not row["passed"]]
+        yield _check("container sees exactly what it asked for", not other, _told(other, None, "; ".join(words(row) for row in good[:2])))
+        wrong = [row for row in rows if row["expected"] is None]
+        if wrong:
+            taken = [row for row in wrong if not row["passed"]]
+            yield _check("wrong requests are refused", not taken, _told(taken, None, ", ".join(row["value"] for row in wrong)))
+    left = probe.get("left") or []
+    yield _check("no container is left", not left, ", ".join(left) or "all removed")
+
+
+def _told(rows, log, otherwise):
+    if not rows:
+        return otherwise
+    told = "; ".join(words(row) for row in rows[:4]) + ("; and %d more" % (len(rows) - 4) if len(rows) > 4 else "")
+    return told + (" (the runtime's log: %s)" % " / ".join(log.splitlines()) if log else "")
 
 
 def _plugin_checks(npu, wanted, probe):
@@ -133,14 +157,16 @@ def judge(npu, wanted, container=None, plugin=None):
     """Verdicts of the gates named in ``wanted["gates"]``.
 
     ``npu``: as npu_info returns it. ``wanted``: ``{"gates": ["L0"...], "versions": {component: version}, "runtime": name or None,
-    "unhealthy_allowed": int, "unhealthy_from": level, "chips": expected number or 0, "seen_before": [PCI address]}``. Returns a list of
+    "engine": name or "auto", "unhealthy_allowed": int, "unhealthy_from": level, "chips": expected number or 0,
+    "seen_before": [PCI address]}``.
+    ``container``: as `_gates_container.probe` returns it; ``plugin``: as `probe_plugin` does. Returns a list of
     ``{"gate", "name", "passed", "checks": [{"name", "passed", "detail"}]}``; a gate after a failed one is judged too, so that an
     operator sees everything at once.
     """
     of = {
         "L0": lambda: _host_checks(npu, wanted),
         "L1": lambda: _driver_checks(npu, wanted),
-        "L2": lambda: _container_checks(container or {"error": "no container was tried"}),
+        "L2": lambda: _container_checks(npu, wanted, container or {"error": "no container was tried"}),
         "L3": lambda: _plugin_checks(npu, wanted, plugin or {"error": "the plugin was not asked"}),
     }
     verdicts = []
@@ -149,39 +175,6 @@ def judge(npu, wanted, container=None, plugin=None):
             checks = list(of[gate]())
             verdicts.append({"gate": gate, "name": name, "passed": all(c["passed"] for c in checks), "checks": checks})
     return verdicts
-
-
-def npu_nodes(names, managers):
-    """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
-    return sorted(n for n in names if n in managers or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
-
-
-def probe_container(run, docker, runtime, chip, managers, dev_root="/dev", timeout=60):  # noqa: PLR0917
-    """Start one container with the NPU runtime for one chip and list the NPU nodes it sees.
-
-    ``managers``: the family's manager nodes, ``{"host": name, "container": name}``; those that the host lacks are not expected.
-    The image is empty and made on the spot, with the node's own /usr bound read-only: works without any registry.
-    """
-    names = [m["container"] for m in managers]
-    present = [m["container"] for m in managers if os.path.exists(os.path.join(dev_root, m["host"]))]
-    answer = {"runtime": runtime, "asked": chip, "seen": [], "expected": npu_nodes(["davinci%d" % chip] + present, names), "error": None}
-    made = run([docker, "import", "-", PROBE_IMAGE], timeout, stdin=EMPTY_TAR)
-    if made.rc != 0:
-        answer["error"] = "docker import of an empty image failed: %s" % made.stderr.strip()
-        return answer
-    binds = [arg for path in PROBE_BINDS if os.path.isdir(path) for arg in ("--volume", "%s:%s:ro" % (path, path))]
-    try:
-        shown = run([docker, "run", "--rm", "--pull", "never", "--network", "none", "--runtime", runtime,
-                     "--env", "ASCEND_VISIBLE_DEVICES=%d" % chip] + binds + [PROBE_IMAGE, "/bin/ls", "-1", "/dev"], timeout)
-    finally:
-        run([docker, "rmi", "--force", PROBE_IMAGE], timeout)
-    if shown.timed_out:
-        answer["error"] = "the container did not end within %d s" % timeout
-    elif shown.rc != 0:
-        answer["error"] = "docker run with runtime %s failed: %s" % (runtime, shown.stderr.strip()[-500:])
-    else:
-        answer["seen"] = npu_nodes(shown.stdout.split(), names)
-    return answer
 
 
 def probe_plugin(url, timeout=5):

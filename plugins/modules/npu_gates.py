@@ -12,11 +12,16 @@ version_added: 0.1.0
 description:
   - L0 host, there are NPUs of one family, no reboot is pending, the container engine is active.
   - L1 driver, each pinned version is complete on disk, driver and firmware of that version run, every chip answers and is healthy.
-  - L2 container, a container that asks the NPU runtime for one chip sees that chip's device nodes and no other chip's.
+  - L2 container, real containers through the node's engine and the NPU runtime see exactly the device nodes that they ask for by
+    C(ASCEND_VISIBLE_DEVICES), and none where they ask for none; values that the runtime does not know are refused.
   - L3 plugin, the device plugin is registered, the kubelet listens, and plugin and driver count the same healthy chips.
   - A gate that does not pass is an answer, not a failure of this module; assert RV(passed).
   - Used by the role C(npu_verify), which is what playbooks call; options and results may change without notice.
-  - For L2 an empty image is made, with the node's own C(/usr) bound read-only, and removed again. No registry is needed.
+  - For L2 a container is the node's own C(ls) over an empty root, with the node's own C(/usr) bound read-only. No registry is needed, and
+    nothing is left. C(docker) runs it by C(docker run); C(containerd), C(k3s) and C(rke2) by C(ctr run) in a namespace of its own; for
+    C(crio) and C(isulad) the runtime itself is called, as they do it.
+  - A dozen containers are started where engine, runtime program, mount lists, chips or driver differ from those of the last pass on this
+    node, one container otherwise.
 options:
   gates:
     description: Gates to judge.
@@ -32,6 +37,17 @@ options:
     description: Name of the NPU runtime in the container engine. Empty where none is wanted.
     type: str
     default: ascend
+  runtime_path:
+    description: Program of the NPU runtime, where the engine does not say which one it calls.
+    type: path
+    default: /usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime
+  engine:
+    description:
+      - The container engine. V(auto) takes the kubelet's; without a kubelet the only one, where C(docker) counts for the containerd that it
+        needs.
+    type: str
+    choices: [auto, docker, containerd, k3s, rke2, crio, isulad]
+    default: auto
   unhealthy_allowed:
     description: How many chips may be unhealthy.
     type: int
@@ -132,6 +148,40 @@ gates:
       type: list
       elements: dict
       sample: [{"name": "container starts", "passed": true, "detail": "runtime ascend"}]
+container:
+  description: Evidence of gate L2. V(null) where it was not judged.
+  returned: always
+  type: dict
+  contains:
+    engine:
+      description: The engine that started the containers.
+      type: str
+      sample: docker
+    whole:
+      description: Was the whole table tried, because something differs from the last pass?
+      type: bool
+      sample: true
+    rows:
+      description:
+        - One entry for each container. C(value) of C(ASCEND_VISIBLE_DEVICES) (V(null) when it was not set), C(expected) device nodes
+          (V(null) for a refusal), C(seen) ones (V(null) when it did not start), C(passed), C(error) and C(seconds).
+      type: list
+      elements: dict
+      sample: [{"name": "one", "value": "0", "expected": ["davinci0", "davinci_manager"], "seen": ["davinci0", "davinci_manager"],
+                "passed": true, "error": null, "seconds": 0.8}]
+    error:
+      description: Why no container could be tried.
+      type: str
+      sample: null
+    left:
+      description: What could not be removed afterwards.
+      type: list
+      elements: str
+      sample: []
+    log:
+      description: Last lines of the runtime's own log, where a row did not pass.
+      type: str
+      sample: null
 failures:
   description: One line for each check that did not pass, with what an operator can do about it.
   returned: always
@@ -146,20 +196,24 @@ npu:
   sample: {"present": true, "family": "a2"}
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.npu.fleet.plugins.module_utils import _gates
+from ansible_collections.npu.fleet.plugins.module_utils import _gates, _gates_container
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import engine_for
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS, fit
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
 from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
 from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import STATE_DIR
 
+ENGINES = ("auto", "docker", "containerd", "k3s", "rke2", "crio", "isulad")
 #: Options that say what is wanted of the node.
-WANTED = ("versions", "runtime", "unhealthy_allowed", "unhealthy_from", "chips", "seen_before")
+WANTED = ("versions", "runtime", "engine", "unhealthy_allowed", "unhealthy_from", "chips", "seen_before")
 
 
 def argument_spec():
@@ -169,6 +223,8 @@ def argument_spec():
         gates={"type": "list", "elements": "str", "choices": names, "default": names},
         versions={"type": "dict", "default": {}},
         runtime={"type": "str", "default": "ascend"},
+        runtime_path={"type": "path", "default": "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"},
+        engine={"type": "str", "choices": list(ENGINES), "default": "auto"},
         unhealthy_allowed={"type": "int", "default": 0},
         unhealthy_from={"type": "str", "choices": sorted(LEVELS, key=lambda level: LEVELS[level]), "default": DEFAULT_LEVEL},
         chips={"type": "int", "default": 0},
@@ -179,30 +235,39 @@ def argument_spec():
     )
 
 
-def look_into_container(npu, params):
-    """What one container sees, for the first healthy chip that has a node."""
-    chips = [c for c in npu["chips"] if c["phy_id"] is not None and c["device_node"]]
+def look_into_containers(npu, params):
+    """What real containers see, by the engine that counts; evidence for gate L2."""
+    engine, why = _gates_container.engine_of(npu["engines"], params["engine"])
+    if engine is None:
+        return {"error": "no container was tried: %s" % why}
+    family = FAMILIES.get(npu["family"])
+    chips, managers, names = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"]) if family else ([],) * 3
     if not chips:
         return {"error": "no chip has a device node, so no container was tried"}
-    chip = sorted(chips, key=lambda c: (not fit(c["health"]), c["phy_id"]))[0]
-    managers = FAMILIES[chip["family"]]["managers"]
-    return _gates.probe_container(run, "docker", params["runtime"], chip["phy_id"], managers, params["dev_root"])
+    root, state = params["root"], under(params["root"], STATE_DIR)
+    path = _gates_container.runtime_path(engine, params["runtime"], params["runtime_path"])
+    tried = engine_for(run, engine, params["runtime"], path, os.path.join(state, "gates", "work"), root=root)
+    table = _gates_container.truth_table(chips, managers, family["device_prefix"])
+    known = _gates_container.fingerprint(npu, engine, params["runtime"], path, table, root=root)
+    return dict(_gates_container.probe(tried, table, names, known, state, root=root), engine=engine["name"])
 
 
 def judge(params, check_mode):
     """Observation and verdicts."""
     gates = [g for g in params["gates"] if not (check_mode and g == "L2")]
     npu = observe(params)
+    container = look_into_containers(npu, params) if "L2" in gates else None
     verdicts = _gates.judge(
         npu,
         dict({key: params[key] for key in WANTED}, gates=gates),
-        container=look_into_container(npu, params) if "L2" in gates else None,
+        container=container,
         plugin=_gates.probe_plugin(params["agent_url"]) if "L3" in gates else None,
     )
     return {
         "passed": all(v["passed"] for v in verdicts),
         "gates": verdicts,
         "failures": _gates.failures(verdicts),
+        "container": container,
         "npu": npu,
     }
 

@@ -4,7 +4,6 @@
 import http.server
 import json
 import threading
-from collections import namedtuple
 
 import pytest
 
@@ -12,7 +11,6 @@ from ansible_collections.npu.fleet.plugins.module_utils import _gates
 
 from .observed import converged
 
-Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
 WANTED = {
     "gates": ["L0", "L1", "L2", "L3"],
     "runtime": "ascend",
@@ -25,13 +23,21 @@ WANTED = {
         "docker_runtime": "7.3.0",
     },
 }
+ONE = ["davinci0", "davinci_manager"]
 CONTAINER = {
-    "runtime": "ascend",
-    "asked": 0,
-    "error": None,
-    "seen": ["davinci0", "davinci_manager"],
-    "expected": ["davinci0", "davinci_manager"],
+    "error": None, "whole": True, "left": [], "log": None,
+    "rows": [
+        {"name": "one", "value": "0", "expected": ONE, "seen": ONE, "passed": True, "error": None, "seconds": 0.5},
+        {"name": "unset", "value": None, "expected": [], "seen": [], "passed": True, "error": None, "seconds": 0.5},
+        {"name": "all", "value": "all", "expected": None, "seen": None, "passed": True, "error": "exit status 1", "seconds": 0.5},
+    ],
 }
+
+
+def with_row(number, **changes):
+    """The evidence with one row that did not pass."""
+    rows = [dict(row, passed=False, **changes) if n == number else row for n, row in enumerate(CONTAINER["rows"])]
+    return dict(CONTAINER, rows=rows)
 PLUGIN = {"status": {"registered": True, "stream_open": True, "healthy": 8, "total": 8, "resource": "huawei.com/Ascend910", "reasons": []}}
 
 
@@ -88,7 +94,7 @@ def test_every_check_has_a_hint_and_every_hint_a_check():
     error = {"error": "no"}
     names = {
         check["name"]
-        for container in (CONTAINER, error) for plugin in (PLUGIN, error)
+        for container in (CONTAINER, error, with_row(0, seen=None)) for plugin in (PLUGIN, error)
         for verdict in _gates.judge(converged(), WANTED, container, plugin) for check in verdict["checks"]
     }
     assert names - set(_gates.HINTS) == set(WANTED["versions"]) - {"firmware"}
@@ -99,7 +105,7 @@ def test_every_check_has_a_hint_and_every_hint_a_check():
     ("path", "value", "words"),
     [
         ("agent.active", False, "journalctl -u npu-agent"),
-        ("engines.0.active", False, "apt-get install docker.io"),
+        ("engines.0.active", False, "systemctl start docker"),
         ("query", {"ok": False, "source": None, "error": {"message": "npu-smi hangs."}}, "npu-smi hangs. `npu-smi info`"),
         ("components.driver.version", "24.1.rc3", "/var/log/npu-fleet"),
     ],
@@ -117,10 +123,38 @@ def test_spelling_of_a_version_does_not_matter():
     assert failed(npu, dict(WANTED, versions={"driver": "24.1.RC3"}))[0] == set()
 
 
-def test_a_container_that_sees_more_fails():
-    gates, text = failed(converged(), container=dict(CONTAINER, seen=["davinci0", "davinci1", "davinci_manager"]))
+@pytest.mark.parametrize(("container", "words"), [
+    (with_row(0, seen=[*ONE, "davinci1"]), "DEVICES=0: expected davinci0 davinci_manager, saw davinci0 davinci_manager davinci1"),
+    (with_row(1, seen=["davinci0"]), "ASCEND_VISIBLE_DEVICES not set: expected no chip, saw davinci0"),
+    (with_row(2, seen=["davinci0"]), "ASCEND_VISIBLE_DEVICES=all: expected a refusal, saw davinci0"),
+    (with_row(0, seen=None, error="unknown runtime"), "starts: ASCEND_VISIBLE_DEVICES=0: expected davinci0 davinci_manager, unknown"),
+    (dict(with_row(0, seen=None, error="exit status 1"), log="dcmi init failed"), "(the runtime's log: dcmi init failed)"),
+    (dict(CONTAINER, left=["container abc"]), "no container is left: container abc"),
+    (dict(CONTAINER, rows=[]), "no container was tried"),
+    ({"error": "docker import failed"}, "docker import failed"),
+])
+def test_each_way_a_container_can_be_wrong_fails_the_gate_in_words(container, words):
+    gates, text = failed(converged(), container=container)
     assert gates == {"L2"}
-    assert "davinci1" in text
+    assert words in text
+
+
+def test_an_engine_without_the_runtime_fails_whatever_a_container_saw():
+    npu = converged()
+    npu["engines"][0]["runtimes"] = {"runc": "runc"}
+    gates, text = failed(npu)
+    assert gates == {"L2"}
+    assert "engine knows the runtime: docker has runc" in text
+
+
+def test_the_host_gate_looks_at_the_engine_that_counts():
+    npu = converged()
+    npu["engines"].insert(0, dict(npu["engines"][0], name="containerd", active=False, kubelet=False))
+    npu["engines"][1]["kubelet"] = True
+    assert failed(npu)[0] == set()
+    npu["engines"][0]["kubelet"], npu["engines"][1]["kubelet"] = None, None
+    assert failed(npu)[0] == {"L0", "L2"}
+    assert failed(npu, dict(WANTED, engine="docker"))[0] == set()
 
 
 def test_plugin_and_driver_must_agree():
@@ -166,36 +200,6 @@ def test_no_chips_is_never_a_pass():
     npu = converged()
     npu["chips"] = []
     assert "L1" in failed(npu)[0]
-
-
-MANAGERS = [{"host": "davinci_manager", "container": "davinci_manager"}, {"host": "dvpp_cmdlist", "container": "dvpp_cmdlist"}]
-
-
-def container_run(answers, calls):
-    def run(argv, timeout, stdin=None):
-        calls.append((argv, stdin))
-        return answers.get(argv[1], Result(argv, 0, "", "", False, 0.1))
-
-    return run
-
-
-def test_container_probe_expects_only_manager_nodes_of_this_host(tmp_path):
-    (tmp_path / "davinci_manager").touch()
-    calls = []
-    shown = Result([], 0, "core\ndavinci2\ndavinci_manager\nnull\n", "", False, 0.1)
-    answer = _gates.probe_container(container_run({"run": shown}, calls), "docker", "ascend", 2, MANAGERS, dev_root=str(tmp_path))
-    assert answer["seen"] == answer["expected"] == ["davinci2", "davinci_manager"]
-    verbs = [argv[1] for argv, _stdin in calls]
-    assert verbs == ["import", "run", "rmi"]
-    assert len(calls[0][1]) == 1024
-
-
-def test_container_that_does_not_start_is_an_error_and_leaves_no_image(tmp_path):
-    calls = []
-    bad = Result([], 125, "", "unknown runtime ascend", False, 0.1)
-    answer = _gates.probe_container(container_run({"run": bad}, calls), "docker", "ascend", 0, MANAGERS, dev_root=str(tmp_path))
-    assert "unknown runtime ascend" in answer["error"]
-    assert calls[-1][0][1] == "rmi"
 
 
 @pytest.fixture

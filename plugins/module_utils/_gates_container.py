@@ -1,0 +1,252 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Gate L2: what real containers see of the chips, against what they asked for. Private to the collection.
+
+The expectation is a pure table: the value of ASCEND_VISIBLE_DEVICES, the chips and the manager nodes of this host in; exactly these
+device nodes or a refusal out. `probe` holds containers against it, through the node's own engine (`_gates_engines.py`).
+
+Facts: the vendor's runtime knows comma lists of numbers and ranges, or of names such as Ascend910-0, never mixed; an empty value, `void`
+and no value at all mean no chip; `all` is an error; a container that asks for no chip gets no manager node either
+(docs/facts.md, Ascend Docker Runtime).
+"""
+
+import hashlib
+import json
+import os
+import time
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._files import locked, sha256, under, write_private
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import fit
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed
+
+#: What a container asks by.
+VARIABLE = "ASCEND_VISIBLE_DEVICES"
+#: Part of the fingerprint: another table is tried again on every node.
+TABLE = 1
+LISTS = "/etc/ascend-docker-runtime.d"
+RUNTIME_LOG = "/var/log/ascend-docker-runtime/runtime-run.log"
+#: Seconds of one container, and of all of them: npu_verify gives the whole module ten minutes.
+EACH, TOTAL = 60, 400
+_LONGEST_RANGE = 4
+
+
+# --- the expectation ----------------------------------------------------------------------------------------------------
+
+def truth_table(chips, managers, prefix):
+    """What each value must give: ``[{"name", "value" (None: not set), "expected": [nodes] or None for a refusal}]``. Pure.
+
+    ``chips``: physical ids that have a node, the one to trust first; ``managers``: names of manager nodes that containers of this host
+    get; ``prefix``: how the vendor names a chip of this family (``Ascend910-``). The first row asks for one chip and must work, or
+    nothing that follows means anything.
+    """
+    first, ids = chips[0], sorted(chips)
+
+    def row(name, value, numbers):
+        nodes = None if numbers is None else sorted(["davinci%d" % n for n in numbers] + (list(managers) if numbers else []))
+        return {"name": name, "value": value, "expected": nodes}
+
+    rows = [row("one", "%d" % first, [first]), row("unset", None, []), row("empty", "", []), row("void", "void", [])]
+    rows.append(row("name", "%s%d" % (prefix, first), [first]))
+    if len(ids) > 1:
+        rows.append(row("two", "%d,%d" % (ids[0], ids[-1]), [ids[0], ids[-1]]))
+        rows.append(row("names", "%s%d,%s%d" % (prefix, ids[0], prefix, ids[-1]), [ids[0], ids[-1]]))
+    span = _span(ids)
+    if len(span) > 1:
+        rows.append(row("range", "%d-%d" % (span[0], span[-1]), span))
+    rows += [
+        row("all", "all", None),
+        row("bad", "x", None),
+        row("mixed", "%d,%s%d" % (first, prefix, first), None),
+        row("too big", "%d" % (ids[-1] + 1), None),
+    ]
+    return rows
+
+
+def _span(ids):
+    """The first run of neighbours among ids, at most _LONGEST_RANGE long; a single one where no two are neighbours."""
+    best = []
+    for start in ids:
+        run = [n for n in range(start, start + _LONGEST_RANGE) if n in ids]
+        run = run[:next((i for i, n in enumerate(run) if n != start + i), len(run))]
+        if len(run) > len(best):
+            best = run
+    return best
+
+
+def npu_nodes(names, managers):
+    """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
+    return sorted(n for n in names if n in managers or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
+
+
+def judge_row(row, answer, managers):
+    """Hold one container against its row; ``answer`` as the engines give it. Pure."""
+    seen = npu_nodes(answer["names"], managers) if answer["started"] else None
+    if answer["timed_out"] or row["expected"] is None:
+        passed = not answer["timed_out"] and not answer["started"]
+    else:
+        passed = seen == row["expected"]
+    return dict(row, seen=seen, passed=passed, error=answer["error"], seconds=round(answer["seconds"], 1))
+
+
+def words(row):
+    """One row as an operator reads it."""
+    asked = "%s %s" % (VARIABLE, "not set" if row["value"] is None else "empty" if row["value"] == "" else "=%s" % row["value"])
+    wanted = "a refusal" if row["expected"] is None else " ".join(row["expected"]) or "no chip"
+    if row["seen"] is not None:
+        got = "saw %s" % (" ".join(row["seen"]) or "no chip")
+    else:
+        got = row["error"] or "was refused"
+    return "%s: expected %s, %s" % (asked.replace(" =", "="), wanted, got)
+
+
+# --- which engine -------------------------------------------------------------------------------------------------------
+
+def engine_of(engines, wanted="auto"):
+    """The entry of ``npu.engines`` that counts, and why there is none: ``(entry or None, text or None)``. Pure.
+
+    The one that is named; else the kubelet's; else the only one, where docker counts for the containerd that it needs. Where a kubelet
+    uses one, the others do not matter.
+    """
+    if not engines:
+        return None, "none found"
+    if wanted != "auto":
+        found = next((e for e in engines if e["name"] == wanted), None)
+        return found, None if found else "%s was not found, only %s" % (wanted, ", ".join(e["name"] for e in engines))
+    of_kubelet = [e for e in engines if e.get("kubelet")]
+    if of_kubelet:
+        return of_kubelet[0], None
+    names = [e["name"] for e in engines]
+    # A kubelet whose engine nobody could tell (None) may use either; False says that there is none or that it uses another.
+    unknown = any(e.get("kubelet", False) is None for e in engines)
+    if len(engines) == 1 or (set(names) == {"docker", "containerd"} and not unknown):
+        return next((e for e in engines if e["name"] == "docker"), engines[0]), None
+    return None, "it cannot be told which of %s counts; set npu_runtime_engine: NAME" % " and ".join(names)
+
+
+def runtime_path(engine, runtime, otherwise=None):
+    """The program that an engine calls for a runtime, as the engine says it, else as its file does. Pure."""
+    for known in (engine.get("runtimes"), (engine.get("configured") or {}).get("runtimes")):
+        if (known or {}).get(runtime):
+            return known[runtime]
+    return otherwise
+
+
+# --- the note -----------------------------------------------------------------------------------------------------------
+
+def fingerprint(npu, engine, runtime, path, table, *, root="/"):
+    """What the table's outcome depends on, as a sha256: engine, runtime program, mount lists, chips, driver."""
+    program = under(root, path or "/nothing")
+    lists = {name: _digest(under(root, os.path.join(LISTS, name))) for name in listed(under(root, LISTS)) if name.endswith(".list")}
+    parts = {
+        "table": TABLE,
+        "rows": [[row["name"], row["value"], row["expected"]] for row in table],
+        "engine": [engine["name"], engine.get("version")],
+        "runtime": [runtime, path, _digest(program)],
+        "lists": lists,
+        "chips": sorted([c["phy_id"], c["pci_address"]] for c in npu["chips"] if c["phy_id"] is not None),
+        "driver": npu["versions"]["driver"]["running"],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("utf-8")).hexdigest()
+
+
+def _digest(path):
+    try:
+        with open(path, "rb") as stream:
+            return sha256(stream.read())
+    except OSError:
+        return None
+
+
+def note_path(state_folder):
+    return os.path.join(state_folder, "gates", "container.json")
+
+
+def noted(state_folder):
+    """The fingerprint of the last whole table that passed here, None where there is none."""
+    try:
+        with open(note_path(state_folder), encoding="utf-8") as stream:
+            return json.load(stream).get("fingerprint")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _note(state_folder, print_or_none):
+    if print_or_none is None:
+        if os.path.exists(note_path(state_folder)):
+            os.unlink(note_path(state_folder))
+        return
+    write_private(note_path(state_folder), (json.dumps({"fingerprint": print_or_none}) + "\n").encode("utf-8"))
+
+
+# --- the probe ----------------------------------------------------------------------------------------------------------
+
+def wanted_of(npu, family, dev_root, unhealthy_from):
+    """``(chips, managers, container names of all managers of the family)``: what containers of this host can ask for and get."""
+    usable = [c for c in npu["chips"] if c["phy_id"] is not None and c["device_node"]]
+    chips = [c["phy_id"] for c in sorted(usable, key=lambda c: (not fit(c["health"], unhealthy_from), c["phy_id"]))]
+    # Managers that the host lacks are not expected.
+    present = [m["container"] for m in family["managers"] if os.path.exists(os.path.join(dev_root, m["host"]))]
+    return chips, present, [m["container"] for m in family["managers"]]
+
+
+def probe(tried, table, managers, known, state_folder, *, root="/"):
+    """Start containers by ``tried`` (an engine of `_gates_engines.py`) and hold them against ``table``.
+
+    ``known``: the fingerprint of this state. Is it the one noted at the last pass, one container is started, else one for each row.
+    Returns ``{"rows", "whole", "error", "left", "log"}``: ``error`` where no container could be tried at all, ``left`` what could not
+    be removed, ``log`` the last words of the runtime where a row did not pass.
+    """
+    answer = {"rows": [], "whole": noted(state_folder) != known, "error": None, "left": [], "log": None}
+    try:
+        with locked(os.path.join(state_folder, "gates", "container.lock")):
+            try:
+                answer["error"] = tried.prepare()
+                if answer["error"] is None:
+                    answer["rows"] = _rows(tried, table if answer["whole"] else table[:1], managers)
+            finally:
+                answer["left"] = tried.clean()
+            passed = answer["error"] is None and not answer["left"] and all(row["passed"] for row in answer["rows"])
+            if answer["whole"] or not passed:
+                # What failed is looked at as a whole the next time.
+                _note(state_folder, known if passed else None)
+    except FleetError as error:
+        return dict(answer, error=str(error))
+    if not all(row["passed"] for row in answer["rows"]):
+        answer["log"] = _last_words(root)
+    return answer
+
+
+def _rows(tried, table, managers):
+    rows, until = [], time.monotonic() + TOTAL
+    for number, row in enumerate(table):
+        left = until - time.monotonic()
+        if left <= 0:
+            rows.append(_not_tried(row, "was not tried: all containers together took longer than %d s" % TOTAL))
+            continue
+        try:
+            answer = tried.ask(number, row["value"], min(EACH, left))
+        except FleetError as error:
+            answer = {"started": False, "names": [], "timed_out": True, "seconds": 0.0, "error": str(error)}
+        rows.append(judge_row(row, answer, managers))
+        # A refusal means nothing where not even a good request works, and after one that hangs the next would hang too.
+        if answer["timed_out"] or (number == 0 and not answer["started"]):
+            why = "was not tried: %s" % ("an earlier container hung" if answer["timed_out"] else "no container starts")
+            return rows + [_not_tried(other, why) for other in table[number + 1:]]
+    return rows
+
+
+def _not_tried(row, why):
+    return dict(row, seen=None, passed=False, error=why, seconds=0.0)
+
+
+def _last_words(root):
+    """The last lines of the runtime's own log: the engine only says that it ended with exit status 1."""
+    try:
+        with open(under(root, RUNTIME_LOG), "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
+            lines = stream.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    return "\n".join(line[:300] for line in lines[-3:]) or None

@@ -1,0 +1,270 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Real containers for gate L2, through the engine of the node. Private to the collection.
+
+Each class has ``prepare() -> error text or None``, ``ask(number, value, timeout) -> {"started", "names", "timed_out", "error",
+"seconds"}`` and ``clean() -> [what could not be removed]``. The container is the node's own ``ls`` over an empty root: no image and no
+registry is needed. What an earlier run left that was killed is removed first.
+"""
+
+import json
+import os
+import shutil
+import time
+
+from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text
+from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, make_folder, under
+from ansible_collections.npu.fleet.plugins.module_utils._gates_container import VARIABLE
+
+NAME = "npu-fleet-gate"
+LABEL = "npu.fleet=gate"
+#: Folders of the node that a container needs to run the node's own `ls`; read-only inside.
+BINDS = ("/usr", "/bin", "/lib", "/lib64")
+#: An archive without members: two zero blocks (POSIX pax, "end-of-archive").
+EMPTY_TAR = "\0" * 1024
+#: Seconds of a command that cleans up.
+CLEANING = 30
+#: Every container has these in its /dev, so it has started when they are seen.
+_ALWAYS = ("null", "zero")
+_TOP = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+
+
+def engine_for(run, engine, runtime, path, work, *, root="/"):
+    """The class for an entry of ``npu.engines``; ``path`` is the runtime's program, ``work`` a folder of our own on the node."""
+    name = engine["name"]
+    if name == "docker":
+        return Docker(run, find_program("docker", root) or "docker", runtime)
+    if name in ("containerd", "k3s", "rke2"):
+        return Containerd(run, client_of(name, root), socket_of(engine), path, work)
+    # These have no client of their own that starts something without an image.
+    return Bundle(run, path, work)
+
+
+def socket_of(engine):
+    """Where containerd of this engine listens, without a scheme."""
+    told = engine.get("socket") or engine.get("endpoint")
+    if told:
+        return told[len("unix://"):] if told.startswith("unix://") else told
+    return "/run/containerd/containerd.sock" if engine["name"] == "containerd" else "/run/k3s/containerd/containerd.sock"
+
+
+def client_of(name, root="/"):
+    """Words that call ctr; k3s has it inside, rke2 beside its data."""
+    if name == "k3s" and find_program("k3s", root):
+        return [find_program("k3s", root), "ctr"]
+    inside = under(root, "/var/lib/rancher/rke2/bin/ctr")
+    if name == "rke2" and os.path.isfile(inside):
+        return [inside]
+    return [find_program("ctr", root) or "ctr"]
+
+
+def reading(result, timeout):
+    """What a command that runs `ls /dev` in a container tells. Pure."""
+    names = result.stdout.split()
+    started = all(name in names for name in _ALWAYS)
+    error = None
+    if result.timed_out:
+        error = "the container did not end within %d s" % timeout
+    elif not started:
+        error = _last(result.stderr) or "ended with %s and no answer" % result.rc
+    return {"started": started, "names": names if started else [], "timed_out": result.timed_out, "error": error, "seconds": result.seconds}
+
+
+def _last(text):
+    """The end of an error text: engines wrap the reason in their own words, and it stands last."""
+    return mask_text(" ".join(text.split())[-400:])
+
+
+def environment(value):
+    return [] if value is None else ["%s=%s" % (VARIABLE, value)]
+
+
+class Docker(object):
+    """`docker run` of an empty image that is made on the spot."""
+
+    def __init__(self, run, client, runtime):
+        self._run = run
+        self._client = client
+        self._runtime = runtime
+
+    def prepare(self):
+        self.clean()
+        made = self._run([self._client, "import", "-", NAME], CLEANING, stdin=EMPTY_TAR)
+        if made.timed_out or made.rc != 0:
+            return "docker import of an empty image failed: %s" % (_last(made.stderr) or "no answer within %d s" % CLEANING)
+        return None
+
+    def ask(self, number, value, timeout):
+        argv = [self._client, "run", "--rm", "--name", "%s-%d" % (NAME, number), "--label", LABEL, "--pull", "never", "--network", "none",
+                "--runtime", self._runtime]
+        for path in BINDS:
+            if os.path.isdir(path):
+                argv += ["--volume", "%s:%s:ro" % (path, path)]
+        for entry in environment(value):
+            argv += ["--env", entry]
+        return reading(self._run(argv + [NAME, "/bin/ls", "-1", "/dev"], timeout), timeout)
+
+    def clean(self):
+        left = self._containers()
+        if left:
+            self._run([self._client, "rm", "--force", "--volumes"] + left, CLEANING)
+            left = self._containers()
+        self._run([self._client, "rmi", "--force", NAME], CLEANING)
+        return ["container %s" % one for one in left]
+
+    def _containers(self):
+        listed = self._run([self._client, "ps", "--all", "--quiet", "--filter", "label=%s" % LABEL], CLEANING)
+        return listed.stdout.split() if listed.rc == 0 else []
+
+
+class _WithSpec(object):
+    """Containers from a spec of our own: no command line has to carry commas, and no image store is touched."""
+
+    def __init__(self, run, path, work):
+        self._run = run
+        self._path = path
+        self._work = work
+
+    def prepare(self):
+        if not self._path or not os.path.isabs(self._path):
+            return "nothing says which program the runtime is (%s)" % self._path
+        left = self.clean()
+        if left:
+            return "remains of an earlier run cannot be removed: %s" % ", ".join(left)
+        make_folder(self._rootfs(), 0o755)
+        for name in ("proc", "dev", "npu-fleet"):
+            make_folder(os.path.join(self._rootfs(), name), 0o755)
+        for path in BINDS:
+            inside = os.path.join(self._rootfs(), path[1:])
+            if os.path.islink(path):
+                os.symlink(os.readlink(path), inside)
+            elif os.path.isdir(path):
+                make_folder(inside, 0o755)
+        return None
+
+    def _rootfs(self):
+        return os.path.join(self._work, "rootfs")
+
+    def _bundle(self, number, value, argv):
+        """Write the spec of one container; return its folder."""
+        folder = os.path.join(self._work, "%d" % number)
+        make_folder(folder, 0o700)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as stream:
+            json.dump(spec(self._rootfs(), "%s-%d" % (NAME, number), environment(value), argv), stream)
+        return folder
+
+    def _remove_work(self):
+        """Remove our folder, but never through a mount that somebody's runtime has left in it."""
+        mounts = [line.split(" ")[4] for line in _lines("/proc/self/mountinfo") if len(line.split(" ")) > 4]
+        inside = [path for path in mounts if path.startswith(self._work + "/")]
+        if inside:
+            return ["mount %s" % path for path in inside]
+        shutil.rmtree(self._work, ignore_errors=True)
+        return ["folder %s" % self._work] if os.path.exists(self._work) else []
+
+
+class Containerd(_WithSpec):
+    """`ctr run` in a namespace of its own, which kubelet does not look into."""
+
+    def __init__(self, run, client, socket, path, work):
+        _WithSpec.__init__(self, run, path, work)
+        self._ctr = list(client) + ["--address", socket, "--namespace", NAME]
+
+    def ask(self, number, value, timeout):
+        bundle = self._bundle(number, value, ["/bin/ls", "-1", "/dev"])
+        argv = ["run", "--rm", "--runc-binary", self._path, "--config", os.path.join(bundle, "config.json"), "%s-%d" % (NAME, number)]
+        return reading(self._run(self._ctr + argv, timeout), timeout)
+
+    def clean(self):
+        left = self._containers()
+        for one in left:
+            self._run(self._ctr + ["tasks", "delete", "--force", one], CLEANING)
+            self._run(self._ctr + ["containers", "delete", one], CLEANING)
+        left = self._containers() if left else left
+        if not left:
+            self._run(self._ctr + ["namespaces", "remove", NAME], CLEANING)
+        return ["container %s" % one for one in left] + self._remove_work()
+
+    def _containers(self):
+        listed = self._run(self._ctr + ["containers", "list", "--quiet"], CLEANING)
+        return listed.stdout.split() if listed.rc == 0 else []
+
+
+class Bundle(_WithSpec):
+    """The runtime itself, called as an engine calls an OCI runtime: create, start, state, delete."""
+
+    def ask(self, number, value, timeout):
+        began, name = time.monotonic(), "%s-%d" % (NAME, number)
+        # What the container prints goes to whoever called create, and that has ended by then.
+        bundle = self._bundle(number, value, ["/bin/sh", "-c", "ls -1 /dev >/npu-fleet/seen"])
+        told = os.path.join(self._rootfs(), "npu-fleet", "seen")
+        if os.path.exists(told):
+            os.unlink(told)
+        try:
+            for argv in (["create", "--bundle", bundle, name], ["start", name]):
+                done = self._run([self._path] + argv, timeout)
+                if done.timed_out or done.rc != 0:
+                    return reading(done._replace(stdout=""), timeout)
+            ended = self._wait(name, began + timeout)
+            names = "\n".join(_lines(told))
+            return reading(done._replace(stdout=names, timed_out=not ended, seconds=time.monotonic() - began), timeout)
+        finally:
+            self._run([self._path, "delete", "--force", name], CLEANING)
+
+    def _wait(self, name, until):
+        while time.monotonic() < until:
+            shown = self._run([self._path, "state", name], CLEANING)
+            if shown.rc != 0 or '"stopped"' in shown.stdout:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def clean(self):
+        left = [name for name in _listed(self._work) if name.isdigit()]
+        for number in left:
+            self._run([self._path, "delete", "--force", "%s-%s" % (NAME, number)], CLEANING)
+        return self._remove_work()
+
+
+def spec(rootfs, name, env, argv):
+    """An OCI runtime spec (config.json, version 1.0) for a container without network, rights and writable host folders."""
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+    ]
+    mounts += [
+        {"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]}
+        for path in BINDS if os.path.isdir(path) and not os.path.islink(path)
+    ]
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": argv, "env": list(_TOP) + env, "cwd": "/", "noNewPrivileges": True,
+            "capabilities": {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted")},
+        },
+        "root": {"path": rootfs, "readonly": False},
+        "hostname": "gate",
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
+            # At the top, so that no parent folder of it is left in the tree of control groups.
+            "cgroupsPath": "/" + name,
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        },
+    }
+
+
+def _lines(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().splitlines()
+    except OSError:
+        return []
+
+
+def _listed(folder):
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
