@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from npu_nodes import Call, Nodes, NodesError, numbered, to_yaml
+from npu_nodes import SUITE, SUITES, Call, Nodes, NodesError, default_tag, numbered, to_yaml
 
 __all__ = ["Call", "Nodes", "NodesError"]
 
@@ -28,15 +28,21 @@ def parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
 
+    def suite(verb: argparse.ArgumentParser) -> None:
+        verb.add_argument("--suite", choices=list(SUITES), default=SUITE, help="Debian release of the base system (default %(default)s)")
+
     prepare = command("prepare", "start the engine and make the base system (about a minute the first time)")
     prepare.add_argument("--packages", default="", metavar="A,B,...", help="further Debian packages of the base system")
+    suite(prepare)
     image = command("image", "build the node image from the base system and overlays")
     image.add_argument("--overlay", action="append", default=[], metavar="DIR", help="tree to lay over the system; may be repeated")
-    image.add_argument("--tag", default="latest", help="name of the image, for `up --tag`")
+    image.add_argument("--tag", help="name of the image, for `up --tag` (default latest, or the suite)")
+    suite(image)
     up = command("up", "boot nodes and wait until they take ssh")
     up.add_argument("name", nargs="+")
     up.add_argument("--count", type=int, help="boot NAME1 to NAMEn instead of NAME")
-    up.add_argument("--tag", default="latest", help="image to boot")
+    up.add_argument("--tag", help="image to boot (default latest, or the suite)")
+    suite(up)
     down = command("down", "remove nodes; all of them if none is named")
     down.add_argument("name", nargs="*")
     destroy = command("destroy", "remove nodes, images, engine, network, mounts and the folder")
@@ -99,11 +105,11 @@ def dispatch(args: argparse.Namespace) -> int:
     nodes = Nodes()
     match args.command:
         case "prepare":
-            nodes.prepare(args.packages.split(","))
+            nodes.prepare(args.packages.split(","), args.suite)
         case "image":
-            nodes.image(args.overlay, args.tag)
+            nodes.image(args.overlay, args.tag, args.suite)
         case "up":
-            nodes.up([name for given in args.name for name in numbered(given, args.count)], args.tag)
+            nodes.up([name for given in args.name for name in numbered(given, args.count)], args.tag or default_tag(args.suite))
         case "down":
             nodes.down(args.name)
         case "destroy":

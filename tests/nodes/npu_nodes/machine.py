@@ -160,8 +160,8 @@ def parse_one_line(text: str) -> list[Source]:
     return found
 
 
-def debian_lines(sources: Iterable[Source], suite: str) -> list[str]:
-    """sources.list lines for `suite`: the machine's Debian mirror, and its security mirror where it has one."""
+def debian_lines(sources: Iterable[Source], suite: str, with_security: bool = True) -> list[str]:
+    """sources.list lines for `suite`: the machine's Debian mirror, and its security mirror where it and the suite have one."""
     archive = security = None
     for source in sources:
         if "main" not in source.components:
@@ -172,7 +172,7 @@ def debian_lines(sources: Iterable[Source], suite: str) -> list[str]:
             security = security or source
     lines = []
     for source, name in ((archive, suite), (security, suite + "-security")):
-        if source:
+        if source and (source is archive or with_security):
             signed = f"[signed-by={source.signed_by}] " if source.signed_by else ""
             lines.append(f"deb {signed}{source.uri} {name} main")
     return lines if archive else []

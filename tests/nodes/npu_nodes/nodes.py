@@ -66,9 +66,9 @@ class Nodes:
     # -- the folder
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, name: str = "lock") -> Iterator[None]:
         """One change at a time. A lock file that `destroy` has removed meanwhile is not trusted: taken anew."""
-        path = self.folder / "lock"
+        path = self.folder / name
         while True:
             self._claim()
             with path.open("a") as stream:
@@ -105,8 +105,9 @@ class Nodes:
 
     # -- engine and images
 
-    def prepare(self, packages: Iterable[str] = ()) -> None:
+    def prepare(self, packages: Iterable[str] = (), suite: str = base.SUITE) -> None:
         """Engine, network, ssh key and base; what exists already is used again."""
+        check_suite(suite)
         machine.check_tools()
         way = machine.look()
         say(f"way: {machine.describe(way)}")
@@ -116,17 +117,23 @@ class Nodes:
             if not self.key.exists():
                 self.key.parent.mkdir(mode=0o700, exist_ok=True)
                 run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "npu.fleet test nodes", "-f", str(self.key)], 30)
-            key, tar = base.ensure(self.cache, self.engine.build, self.engine.logs / "base.log", packages)
+        # Two minutes in which others boot nodes: apart from the lock of everything else.
+        with self._locked("building"):
+            key, tar = base.ensure(self.cache, self.engine.build, self.engine.logs / "base.log", packages, suite)
             image.import_base(self.engine, key, tar)
-            self._remember(base=key)
+        with self._locked():
+            self._remember(**{base_name(suite): key})
         say("prepared")
 
-    def image(self, overlays: Iterable[str | os.PathLike] = (), tag: str = "latest") -> str:
+    def image(self, overlays: Iterable[str | os.PathLike] = (), tag: str | None = None, suite: str = base.SUITE) -> str:
+        check_suite(suite)
         with self._locked():
-            key = self._state().get("base")
+            key = self._state().get(base_name(suite))
             if not key:
-                raise NodesError("there is no base yet; run `python3 tests/nodes/nodes.py prepare`")
-            name = image.build(self.engine, key, [Path(path) for path in overlays], tag, machine.look().shim)
+                option = "" if suite == base.SUITE else f" --suite {suite}"
+                raise NodesError(f"there is no base yet; run `python3 tests/nodes/nodes.py prepare{option}`")
+            paths = [Path(path) for path in overlays]
+            name = image.build(self.engine, key, paths, tag or default_tag(suite), machine.look().shim)
         say(f"image {name}: ready")
         return name
 
@@ -137,7 +144,7 @@ class Nodes:
         if not (self.folder / MARKER).exists():
             say(f"{self.folder} is not there or not ours: nothing to destroy")
             return
-        with self._locked():
+        with self._locked("building"), self._locked():
             self.engine.remove()
             old = self._state().get("inotify_instances")
             if old and INOTIFY.read_text().strip() == str(INOTIFY_WANTED):
@@ -307,6 +314,21 @@ class Nodes:
             "ansible_ssh_common_args": " ".join(self.ssh_args()),
         }
         return {GROUP: {"hosts": hosts, "vars": variables}}
+
+
+def check_suite(suite: str) -> None:
+    if suite not in base.SUITES:
+        raise NodesError(f"no base system {suite}; there are {', '.join(base.SUITES)}")
+
+
+def base_name(suite: str) -> str:
+    """What the state file calls the base of a suite."""
+    return "base" if suite == base.SUITE else f"base-{suite}"
+
+
+def default_tag(suite: str) -> str:
+    """The image that is meant where no tag is named."""
+    return "latest" if suite == base.SUITE else suite
 
 
 def check_name(name: str) -> None:

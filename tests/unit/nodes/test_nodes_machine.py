@@ -113,6 +113,11 @@ def test_debian_mirror_from_deb822():
     ]
 
 
+def test_a_suite_without_security_mirror():
+    lines = machine.debian_lines(machine.parse_deb822(DEB822), "sid", with_security=False)
+    assert lines == ["deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://mirror.example/debian sid main"]
+
+
 def test_debian_mirror_from_one_line_sources():
     assert machine.debian_lines(machine.parse_one_line(ONE_LINE), "bookworm") == [
         "deb [signed-by=/etc/apt/k.gpg] http://mirror.example/debian bookworm main",

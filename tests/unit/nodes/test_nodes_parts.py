@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 import yaml
-from npu_nodes import Call, Nodes, NodesError, base, image, numbered, run, to_yaml
+from npu_nodes import Call, Nodes, NodesError, base, default_tag, image, numbered, run, to_yaml
 from npu_nodes.nodes import authorized_keys, check_name, parse_calls
 
 
@@ -124,8 +124,38 @@ def test_authorized_keys_are_closed_to_others():
 def test_base_key_follows_its_inputs():
     key = base.cache_key(["a", "b"], "x86_64", "setup")
     assert key == base.cache_key(["b", "a"], "x86_64", "setup")
-    others = [(["a"], "x86_64", "setup"), (["a", "b"], "aarch64", "setup"), (["a", "b"], "x86_64", "")]
-    assert len({key, *(base.cache_key(*inputs) for inputs in others)}) == 4
+    both = ["a", "b"]
+    others = [(["a"], "x86_64", "setup"), (both, "aarch64", "setup"), (both, "x86_64", ""), (both, "x86_64", "setup", "sid")]
+    assert len({key, *(base.cache_key(*inputs) for inputs in others)}) == 5
+
+
+@pytest.mark.parametrize("suite, client, stale", [("bookworm", False, False), ("trixie", True, False), ("sid", True, True)])
+def test_a_suite_is_built_with_what_it_needs(tmp_path, suite, client, stale):
+    packages = base.wanted_packages(["extra"], suite)
+    assert ("docker-cli" in packages) is client and {"extra", "containerd"} <= set(packages)
+    argv = base.build_argv(tmp_path / "out.tar", packages, suite)
+    assert argv[-3:] == [suite, str(tmp_path / "out.tar"), "-"]
+    assert ('--aptopt=Acquire::Check-Valid-Until "false"' in argv) is stale
+
+
+def test_bases_of_suites_stand_side_by_side(tmp_path):
+    keys = {}
+    for suite in base.SUITES:
+        keys[suite] = base.cache_key(base.wanted_packages([], suite), os.uname().machine, (base.FILES / "setup-base.sh").read_text(), suite)
+        folder = tmp_path / ("" if suite == base.SUITE else suite)
+        folder.mkdir(exist_ok=True)
+        (folder / f"base-{keys[suite]}.tar").touch()
+    found = {suite: base.ensure(tmp_path, tmp_path / "work", tmp_path / "log", suite=suite) for suite in base.SUITES}
+    assert {suite: key for suite, (key, _) in found.items()} == keys
+    assert len({tar for _, tar in found.values()}) == len(base.SUITES)
+
+
+def test_images_of_suites_have_names_of_their_own(tmp_path):
+    assert [default_tag(suite) for suite in ("bookworm", "sid")] == ["latest", "sid"]
+    with pytest.raises(NodesError, match="no base system jessie; there are bookworm, trixie, sid"):
+        Nodes(tmp_path).image([], suite="jessie")
+    with pytest.raises(NodesError, match="prepare --suite sid"):
+        Nodes(tmp_path).image([], suite="sid")
 
 
 def test_a_given_mirror_wins_over_the_machine(monkeypatch):
