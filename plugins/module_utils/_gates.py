@@ -11,7 +11,8 @@ import json
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
-from ansible_collections.npu.fleet.plugins.module_utils._gates_container import engine_of, words
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of
+from ansible_collections.npu.fleet.plugins.module_utils._gates_container import words
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, fit
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 

@@ -202,6 +202,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates, _gates_container
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import engine_for
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
@@ -237,7 +238,7 @@ def argument_spec():
 
 def look_into_containers(npu, params):
     """What real containers see, by the engine that counts; evidence for gate L2."""
-    engine, why = _gates_container.engine_of(npu["engines"], params["engine"])
+    engine, why = engine_of(npu["engines"], params["engine"])
     if engine is None:
         return {"error": "no container was tried: %s" % why}
     family = FAMILIES.get(npu["family"])
@@ -245,7 +246,7 @@ def look_into_containers(npu, params):
     if not chips:
         return {"error": "no chip has a device node, so no container was tried"}
     root, state = params["root"], under(params["root"], STATE_DIR)
-    path = _gates_container.runtime_path(engine, params["runtime"], params["runtime_path"])
+    path = runtime_path(engine, params["runtime"], params["runtime_path"])
     tried = engine_for(run, engine, params["runtime"], path, os.path.join(state, "gates", "work"), root=root)
     table = _gates_container.truth_table(chips, managers, family["device_prefix"])
     known = _gates_container.fingerprint(npu, engine, params["runtime"], path, table, root=root)

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_container as container
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_engines as engines
 from ansible_collections.npu.fleet.plugins.module_utils._command import run as really_run
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
 
@@ -83,21 +84,21 @@ def test_a_row(expected, given, passed):
     ([("docker", True)], "containerd", None),
 ])
 def test_which_engine_counts(found, wanted, name):
-    entry, why = container.engine_of([{"name": n, "kubelet": k} for n, k in found], wanted)
+    entry, why = engine_of([{"name": n, "kubelet": k} for n, k in found], wanted)
     assert (entry["name"] if entry else None) == name
     assert (why is None) is (name is not None)
 
 
 def test_without_a_word_on_the_kubelet_docker_counts_as_before():
-    assert container.engine_of([{"name": "docker"}])[0]["name"] == "docker"
+    assert engine_of([{"name": "docker"}])[0]["name"] == "docker"
 
 
 def test_the_runtimes_program_by_the_engine_then_by_its_file():
     engine = converged()["engines"][0]
-    assert container.runtime_path(engine, "ascend", "/x") == "/opt/ascend-docker-runtime"
+    assert runtime_path(engine, "ascend", "/x") == "/opt/ascend-docker-runtime"
     engine["runtimes"] = {}
-    assert container.runtime_path(engine, "ascend", "/x") == "/opt/ascend-docker-runtime"
-    assert container.runtime_path({"name": "crio"}, "ascend", "/x") == "/x"
+    assert runtime_path(engine, "ascend", "/x") == "/opt/ascend-docker-runtime"
+    assert runtime_path({"name": "crio"}, "ascend", "/x") == "/x"
 
 
 def test_what_containers_of_this_host_can_get(tmp_path):
