@@ -19,6 +19,9 @@ COMMAND_SECONDS = 90
 JOURNAL_LINES = 20
 POLL_SECONDS = 0.2
 FOLDER_MODE = 0o755
+CDI_FILE = "npu-fleet-ascend.json"  # as in the agent's cdi.py
+CDI_KIND = "npu.fleet/ascend"
+CDI_FOLDER = "/etc/cdi"
 
 # Kubelet may come later and a node without NPU has nothing to serve: both are as good as it gets without us.
 SETTLED = ("serving", "waiting_for_kubelet", "no_npu")
@@ -62,6 +65,42 @@ def no_future(paths):
         now, changed = time.time(), _agent.changed_at(path)
         if changed is not None and changed > now:
             os.utime(path, (now, now), follow_symlinks=follow)
+
+
+def cdi_folder(config):
+    """The folder in which a configuration has the agent keep its CDI file, None for none. Of our own texts: `key: JSON` a line."""
+    for line in config.splitlines():
+        key, _colon, value = line.partition(":")
+        if key.strip() == "cdi_folder":
+            try:
+                found = json.loads(value)
+            except ValueError:
+                found = value.strip().strip("'")
+            return found.rstrip("/") or None if isinstance(found, str) else None
+    return None
+
+
+def left_behind(root, folders):
+    """CDI files of the agent in folders where nobody keeps them any more: an engine would go on to use them.
+
+    A file of that name that another wrote is not among them.
+    """
+    found = []
+    for folder in sorted(set(folders) - {None}):
+        path = folder + "/" + CDI_FILE
+        try:
+            ours = json.loads(text_of(under_plain(root, path)))["kind"] == CDI_KIND
+        except (ValueError, KeyError, TypeError):
+            ours = False
+        if ours:
+            found.append(path)
+    return found
+
+
+def under_plain(root, path):
+    """Path seen from root, or what does not exist where it is a link: a link is not ours."""
+    path = _agent.under(root, path)
+    return "" if os.path.islink(path) else path
 
 
 def check_config(config, root, run):
@@ -145,14 +184,26 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
         for path, text, wanted in paths if wanted
     ]
     actions = ["write " + path for path, _text, wanted in paths if wanted]
+    folder = cdi_folder(config)
+    make_folder = folder and not os.path.isdir(_agent.under(root, folder))
+    actions += ["make " + folder] if make_folder else []
+    if make_folder and steps["action"] is None:
+        # The unit opens this folder below a read-only /etc when it starts.
+        steps["action"], steps["reasons"] = "restart", steps["reasons"] + ["the service was started without its CDI folder"]
+    former = cdi_folder(text_of(_agent.under(root, _agent.CONFIG)))
+    stale = left_behind(root, [former]) if former != folder else []
     actions += ["enable"] if steps["enable"] else []
     actions += [steps["action"]] if steps["action"] else []
+    actions += ["remove " + path for path in stale]
     result = {"changed": bool(actions), "actions": actions, "reasons": steps["reasons"], "before": before, "diff": diff}
     if steps["write_config"] and not (check_mode and not os.path.exists(_agent.under(root, PROGRAM))):
         check_config(config, root, run)
     if check_mode:
         result.update(after=before, state=None, report=None)
         return result
+    if make_folder:
+        os.makedirs(_agent.under(root, folder))
+        os.chmod(_agent.under(root, folder), FOLDER_MODE)
     for path, text, wanted in paths:
         if wanted:
             write(_agent.under(root, path), text)
@@ -164,6 +215,8 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     if steps["action"]:
         run(["systemctl", "reset-failed", _agent.UNIT_NAME], timeout=COMMAND_SECONDS)  # a start limit of earlier failures is over now
         systemctl(run, steps["action"], _agent.UNIT_NAME)
+    for path in stale:
+        os.unlink(_agent.under(root, path))
     report = wait_settled(url, ready_seconds, run)
     result.update(after=_agent.observe(root, run), state=report["state"], report=report)
     return result
@@ -172,7 +225,8 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
 def absent(root, run, check_mode):
     """Have no service. The files of the agent stay; agent_files takes them."""
     before = _agent.observe(root, run)
-    paths = [path for path in (_agent.CONFIG, _agent.UNIT) if os.path.lexists(_agent.under(root, path))]
+    paths = left_behind(root, [cdi_folder(text_of(_agent.under(root, _agent.CONFIG))), CDI_FOLDER])
+    paths += [path for path in (_agent.CONFIG, _agent.UNIT) if os.path.lexists(_agent.under(root, path))]
     actions = (["stop"] if before["active"] else []) + (["disable"] if before["enabled"] else []) + ["remove " + path for path in paths]
     diff = [
         {"before_header": path, "after_header": path, "before": text_of(_agent.under(root, path)), "after": ""} for path in paths

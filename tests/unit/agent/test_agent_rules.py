@@ -94,14 +94,14 @@ def test_prefer_knows_every_family(agent):
 def test_only_nodes_that_exist_are_given(agent, tmp_path):
     for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
         (tmp_path / name).touch()
-    settings = SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both")
+    settings = SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both", allocate_by="nodes")
     managers = [{"host": "davinci_manager", "container": "davinci_manager"}, {"host": "devmm_svm", "container": "devmm_svm"},
                 {"host": "hisi_hdc", "container": "renamed"}]
     given = agent.allocate.answer(["c1", "c0"], chips(0, 0), managers, settings)
     assert given == {"envs": {"ASCEND_VISIBLE_DEVICES": "0,1"}, "devices": [
         (f"{tmp_path}/davinci0", "/dev/davinci0"), (f"{tmp_path}/davinci1", "/dev/davinci1"),
         (f"{tmp_path}/davinci_manager", "/dev/davinci_manager"), (f"{tmp_path}/hisi_hdc", "/dev/renamed"),
-    ]}
+    ], "cdi": []}
 
 
 # --- what is told to kubelet

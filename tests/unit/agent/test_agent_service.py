@@ -13,6 +13,7 @@ from delivery_rig import Result
 from ansible_collections.npu.fleet.plugins.filter.recovery import agent_due
 from ansible_collections.npu.fleet.plugins.module_utils import _agent, _agent_service
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_settings import agent_settings
 
 
 class Systemd:
@@ -183,6 +184,116 @@ def test_absent(node):
     assert _agent_service.absent(str(node), systemd, False)["changed"] is False
 
 
+# --- the CDI folder
+
+CDI = "etc/cdi/npu-fleet-ascend.json"
+OURS = '{"kind": "npu.fleet/ascend"}'
+
+
+@pytest.mark.parametrize(("text", "folder"), [
+    ('a: 1\ncdi_folder: "/etc/cdi/"\n', "/etc/cdi"), ("cdi_folder: /run/cdi\n", "/run/cdi"), ("cdi_folder: '/run/cdi'\n", "/run/cdi"),
+    ('cdi_folder: ""\n', None), ("cdi_folder:\n", None), ("cdi_folder: 3\n", None), ("# cdi_folder: /x\n", None), ("", None),
+])
+def test_folder_of_a_configuration(text, folder):
+    assert _agent_service.cdi_folder(text) == folder
+
+
+def test_the_folder_is_there_before_the_service_starts(node):
+    systemd = Systemd(node)
+    text = 'cdi_folder: "/etc/cdi"\n'
+    assert "make /etc/cdi" in present(node, systemd, config=text, check=True)["actions"] and not (node / "etc/cdi").exists()
+    old = os.umask(0o077)
+    try:
+        result = present(node, systemd, config=text)
+    finally:
+        os.umask(old)
+    assert result["actions"] == [f"write {_agent.CONFIG}", f"write {_agent.UNIT}", "make /etc/cdi", "enable", "start"]
+    assert os.stat(node / "etc/cdi").st_mode & 0o777 == 0o755
+    assert present(node, systemd, config=text)["changed"] is False
+    (node / "etc/cdi").rmdir()
+    result = present(node, systemd, config=text)
+    assert result["actions"] == ["make /etc/cdi", "restart"] and result["reasons"] == ["the service was started without its CDI folder"]
+
+
+def test_a_file_that_nobody_keeps_any_more_goes(node):
+    systemd = Systemd(node)
+    present(node, systemd, config='cdi_folder: "/etc/cdi"\n')
+    (node / CDI).write_text(OURS)
+    result = present(node, systemd, config='cdi_folder: "/run/cdi"\n')
+    assert result["actions"] == [f"write {_agent.CONFIG}", "make /run/cdi", "restart", f"remove /{CDI}"] and not (node / CDI).exists()
+    (node / "run/cdi/npu-fleet-ascend.json").write_text(OURS)
+    (node / "run/cdi/other.json").write_text(OURS)
+    (node / CDI).write_text(OURS)  # by hand, with `npu-agent cdi --write`
+    present(node, systemd, config="poll_seconds: 1\n")
+    assert os.listdir(node / "run/cdi") == ["other.json"] and (node / CDI).exists()
+
+
+@pytest.mark.parametrize("content", ['{"kind": "x/y"}', "[]", "", "\xff"])
+def test_files_of_others_stay(node, content):
+    systemd = Systemd(node)
+    present(node, systemd, config='cdi_folder: "/etc/cdi"\n')
+    (node / CDI).write_text(content)
+    present(node, systemd)
+    _agent_service.absent(str(node), systemd, False)
+    assert (node / CDI).read_text() == content
+
+
+def test_absent_takes_the_cdi_file(node):
+    systemd = Systemd(node)
+    present(node, systemd, config='cdi_folder: "/run/cdi"\n')
+    for path in (node / CDI, node / "run/cdi/npu-fleet-ascend.json"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(OURS)
+    result = _agent_service.absent(str(node), systemd, True)
+    assert result["actions"][2:4] == [f"remove /{CDI}", "remove /run/cdi/npu-fleet-ascend.json"] and (node / CDI).exists()
+    assert result["diff"][0]["before"] == OURS
+    _agent_service.absent(str(node), systemd, False)
+    assert not (node / CDI).exists() and os.listdir(node / "run/cdi") == []
+    (node / CDI).write_text(OURS)  # a run that was cut: the configuration has gone already
+    assert _agent_service.absent(str(node), systemd, False)["actions"] == [f"remove /{CDI}"]
+
+
+def test_names_are_the_agents(package):
+    from npu_agent import cdi, cdi_file
+
+    assert (_agent_service.CDI_FILE, _agent_service.CDI_KIND, _agent_service.CDI_FOLDER) == (cdi.FILE, cdi.KIND, cdi_file.DEFAULT_FOLDER)
+
+
+# --- settings from the role's options
+
+ENGINES = [{"name": "docker", "kubelet": False, "cdi": True}, {"name": "containerd", "version": "1.6.20", "kubelet": True, "cdi": None}]
+
+
+@pytest.mark.parametrize(("config", "engines", "options", "wanted"), [
+    ({}, [], (), {}),
+    ({}, ENGINES, ("nodes",), {}),
+    ({}, [{"name": "containerd", "kubelet": True, "cdi": True}], ("auto",), {}),
+    ({"log_level": "debug"}, [], ("auto", "/run/cdi"), {"log_level": "debug", "cdi_folder": "/run/cdi"}),
+    ({}, [{"name": "containerd", "kubelet": True, "cdi": True}], ("cdi",), {"allocate_by": "cdi", "cdi_folder": "/etc/cdi"}),
+    ({}, [{"name": "containerd", "kubelet": True, "cdi": True}], ("cdi", "/run/cdi"), {"allocate_by": "cdi", "cdi_folder": "/run/cdi"}),
+    ({"allocate_by": "nodes"}, [], ("cdi",), {"allocate_by": "nodes", "cdi_folder": "/etc/cdi"}),
+])
+def test_settings(config, engines, options, wanted):
+    before = dict(config)
+    assert agent_settings(config, engines, *options) == wanted and config == before
+
+
+@pytest.mark.parametrize(("config", "engines", "options", "code", "words"), [
+    ({}, [], ("CDI",), "invalid_option", "there are auto, nodes, cdi"),
+    ({}, [], ("cdi",), "cdi_unknown", "(engines: none)"),
+    ({}, [{"name": "docker", "cdi": True}], ("cdi",), "cdi_unknown", "(engines: docker)"),
+    ({}, [{"name": "docker", "cdi": True, "kubelet": None}, {"name": "containerd", "kubelet": False, "cdi": True}], ("cdi",), "cdi_unknown",
+     "(engines: docker, containerd)"),
+    ({}, ENGINES, ("cdi",), "cdi_unsupported", "containerd 1.6.20, is not known to have CDI switched on"),
+    ({}, [{"name": "docker", "kubelet": True, "cdi": False}], ("cdi",), "cdi_unsupported", "docker (version unknown), has no CDI"),
+    ({"allocate_by": "cdi", "cdi_folder": "/etc/cdi"}, ENGINES, ("auto",), "cdi_unsupported", "npu_device_plugin_allocate_by: nodes"),
+])
+def test_settings_that_are_refused(config, engines, options, code, words):
+    with pytest.raises(FleetError) as error:
+        agent_settings(config, engines, *options)
+    assert error.value.code == code and words in str(error.value)
+
+
 # --- texts
 
 def render(name, **variables):
@@ -195,7 +306,7 @@ def render(name, **variables):
 
 
 def test_unit_keeps_out_of_the_known_traps():
-    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M")
+    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     assert text.startswith("# Written by") and settings["MemoryMax"] == "256M"
     assert settings["ExecStart"] == f"{_agent_service.PROGRAM} serve" and settings["ProtectSystem"] == "full"
@@ -205,14 +316,24 @@ def test_unit_keeps_out_of_the_known_traps():
     assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
 
 
+def test_unit_opens_the_cdi_folder_and_no_other():
+    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={"cdi_folder": "/etc/cdi"})
+    assert [line for line in text.splitlines() if "Paths=" in line] == ["ReadWritePaths=-/etc/cdi"]
+    plain = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
+    assert [line for line in text.splitlines() if line not in plain.splitlines()] == [
+        "# The one folder that the agent writes. With \"-\" it serves the chips also where somebody has removed the folder.",
+        "ReadWritePaths=-/etc/cdi"]
+    assert "\nProtectSystem=full\nProtectHome=yes\n" in plain
+
+
 def test_configuration_is_what_the_agent_takes(package, tmp_path):
     from npu_agent import config
 
     values = {"allocate_mode": "env", "poll_seconds": 5, "resource_name": "huawei.com/a-b", "listen": "[::]:8083"}
-    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config=values))
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", __npu_device_plugin_settings=values))
     settings = config.load(str(tmp_path / "config.yaml"), {})
     assert (settings.allocate_mode, settings.poll_seconds, settings.listen) == ("env", 5.0, ("::", 8083))
-    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", npu_device_plugin_config={}))
+    (tmp_path / "config.yaml").write_text(render("config.yaml.j2", __npu_device_plugin_settings={}))
     assert config.load(str(tmp_path / "config.yaml"), {}).allocate_mode == "both"
 
 

@@ -2,12 +2,13 @@
 """Command line of the agent."""
 
 import argparse
+import difflib
 import gc
 import json
 import os
 import sys
 
-from . import __version__, config, health
+from . import __version__, cdi_file, config, health
 from .eyes import Eyes
 from .log import Log
 from .look import Looker
@@ -20,15 +21,30 @@ def parser():
     for name, text in (
         ("discover", "print the NPUs of this node and whether they may take work"),
         ("serve", "the device plugin: register with kubelet and stay"),
+        ("cdi", "the CDI specification of this node's NPUs, for container engines: print it, or what the options say"),
         ("check", "check the configuration and end"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--config", metavar="FILE", help=f"configuration (default {config.PATH}, if it exists)")
         if name == "discover":
             command.add_argument("--json", action="store_true", help="for programs")
+        if name == "cdi":
+            act = command.add_mutually_exclusive_group()
+            act.add_argument("--write", action="store_true", help="write the file, where it says something else")
+            act.add_argument("--check", action="store_true", help="compare the file; ends with 1 where it says something else")
+            act.add_argument("--remove", action="store_true", help="remove the file, if npu-agent wrote it")
+            command.add_argument("--folder", metavar="FOLDER", type=folder,
+                                 help=f"instead of `cdi_folder` of the configuration (default {cdi_file.DEFAULT_FOLDER})")
         if name == "check":
             command.add_argument("--settings", action="store_true", help="list all settings with their defaults")
     return top
+
+
+def folder(text):
+    try:
+        return config.path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {error}") from None
 
 
 def main(argv=None):
@@ -47,17 +63,61 @@ def main(argv=None):
         return 0
     if options.command == "discover":
         return discover(settings, options.json)
+    if options.command == "cdi":
+        return cdi(settings, options)
     return serve(settings)
 
 
 def serve(settings):
     gc.disable()  # the service switches it on once everything is loaded
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers have no place in a process that starts a child
-    eyes = Eyes(settings)
+    log = Log(settings.log_level)
+    eyes = Eyes(settings, log)
     eyes.start()
     from . import serve as service  # noqa: PLC0415  the driver is asked while gRPC loads
 
-    return service.serve(settings, eyes, Log(settings.log_level))
+    return service.serve(settings, eyes, log)
+
+
+def cdi(settings, options):
+    """Ends with 0 when all is right, 1 when the file is not (or the chips could not all be seen: then nothing is written)."""
+    target = options.folder or settings.cdi_folder or cdi_file.DEFAULT_FOLDER
+    path = cdi_file.path_in(target)
+    try:
+        if options.remove:
+            print(f"{path} removed" if cdi_file.remove(target) else f"there is no {path}")
+            return 0
+        looker = Looker(settings)
+        try:
+            sight = looker.look()
+        finally:
+            looker.close()
+        if not cdi_file.certain(sight):
+            raise cdi_file.Trouble("; ".join(sight.problems) or "the driver names no chip")
+        wanted, problems = cdi_file.wanted(sight, settings)
+        for problem in problems + sight.problems:
+            print(problem, file=sys.stderr)
+        if options.write:
+            print(f"{path} {cdi_file.put(target, wanted) or 'is right already'}")
+        elif options.check:
+            return compare(path, cdi_file.read(target), wanted)
+        elif wanted is None:
+            print("no NPU on this node that a container could get", file=sys.stderr)
+        else:
+            print(wanted, end="")
+    except cdi_file.Trouble as trouble:
+        print(trouble, file=sys.stderr)
+        return 1
+    return 0
+
+
+def compare(path, found, wanted):
+    if found == wanted:
+        print(f"{path} is right" if wanted else f"there is no {path}, and no NPU that a container could get")
+        return 0
+    lines = difflib.unified_diff((found or "").splitlines(), (wanted or "").splitlines(), path, f"{path} as it should be", lineterm="")
+    print("\n".join(lines))
+    return 1
 
 
 def discover(settings, as_json):

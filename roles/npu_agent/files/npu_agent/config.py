@@ -99,6 +99,11 @@ SETTINGS = {
     "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve where there are several kinds"),
     "resource_name": ("", resource_name, "extended resource; empty: the one of the family"),
     "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable"),
+    "allocate_by": ("nodes", one_of("nodes", "cdi"), "how a container gets it: in the answer to kubelet, or by CDI names (needs cdi_folder "
+                                                    "and an engine with CDI: pods on any other run without their chips)"),
+    "cdi_folder": ("", path_or_empty, "folder such as /etc/cdi where `serve` keeps the CDI specification; empty: none is kept"),
+    "cdi_mounts": ("/etc/ascend-docker-runtime.d/base.list", path, "list of the driver's files that containers get by CDI"),
+    "cdi_links": ("auto", one_of("auto", "allow", "refuse"), "symbolic links in that list; auto: allowed where the family needs them"),
     "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
     "poll_seconds": (1.0, seconds(0.1, 3600), "time between two looks at the chips"),
     "query_timeout": (10.0, seconds(0.1, 600), "time that one DCMI query may take before its process is killed"),
@@ -129,6 +134,9 @@ def load(file=None, environ=None):
             values[key] = check(value)
         except ValueError as error:
             faults.append(f"{place}: {key} is {value!r}; allowed: {error}")
+    if values.get("allocate_by") == "cdi" and values.get("cdi_folder") == "":
+        place = given["allocate_by"][1]
+        faults.append(f"{place}: allocate_by is 'cdi', so cdi_folder must be set, to a folder that the engine reads: /etc/cdi")
     if faults:
         raise ConfigError(faults)
     return SimpleNamespace(**values)

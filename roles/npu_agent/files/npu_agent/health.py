@@ -6,7 +6,8 @@ prints the same as OK, Warning, Alarm, Critical, UNKNOWN. The vendor's own plugi
 and "sub-health" in service, and those are what DCMI calls minor; so the default `unhealthy_from: major` agrees with it.
 
 Kubelet knows two states only: the text Healthy, and any other. A chip is
-  out of service   - its driver or its device node is missing (a container with it could never start), it dropped off the bus
+  out of service   - its driver or its device node is missing (a container with it could never start), nor could one where chips are
+                     given by CDI and the specification cannot be kept, it dropped off the bus
                      (health call answers -8012 or 0xFFFFFFFF), or its health is `unhealthy_from` or worse, or a number nobody knows;
   in its last state - while DCMI does not answer for it, for `keep_last_state` seconds; then it is out of service, with the cause.
 """
@@ -21,12 +22,15 @@ UNHEALTHY = "Unhealthy"
 def judge(chip, unhealthy_from):
     """(True, note), (False, reason), or (None, cause) when DCMI said nothing about this chip.
 
-    `chip` has: driver_bound, device_node_present (None: not looked at), health_code, error_codes, dropped, error (text).
+    `chip` has: driver_bound, device_node_present (None: not looked at), health_code, error_codes, dropped, error (text), and
+    not_described (text) where chips are given by CDI and the specification is not what it should be.
     """
     if chip.get("driver_bound") is False:
         return False, "no driver is bound to its PCI function"
     if chip.get("device_node_present") is False:
         return False, f"its device node {chip.get('device_node') or ''} is missing".replace("  ", " ")
+    if chip.get("not_described"):
+        return False, chip["not_described"]
     if chip.get("dropped"):
         return False, "the driver says that the chip is gone or not ready"
     code = chip.get("health_code")

@@ -162,6 +162,8 @@ class Plugin:
                 one = response.container_responses.add(envs=given["envs"])
                 for host, inside in given["devices"]:
                     one.devices.add(host_path=host, container_path=inside, permissions="rw")
+                for name in given["cdi"]:
+                    one.cdi_devices.add(name=name)
         except allocate.Refused as refused:
             self.counters["allocations_refused"] += 1
             self.log("allocation refused", "error", reason=str(refused))

@@ -57,7 +57,8 @@ class Service:
 
 
 def serve(settings, eyes, log):
-    log("started", version=__version__, kubelet_dir=settings.kubelet_dir, allocate_mode=settings.allocate_mode)
+    log("started", version=__version__, kubelet_dir=settings.kubelet_dir, allocate_mode=settings.allocate_mode,
+        allocate_by=settings.allocate_by, cdi_folder=settings.cdi_folder or None)
 
     async def run():
         await Service(settings, eyes, log).run()  # made inside: Python 3.9 ties events to the loop that runs

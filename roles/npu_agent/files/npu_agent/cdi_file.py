@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The CDI file on this node: written when it would say something else, removed when there is nothing to say, never taken from others."""
+
+import json
+import os
+import stat
+import tempfile
+from typing import Optional
+
+from . import cdi, cdi_mounts
+from ._hardware._families import FAMILIES
+from .allocate import manager_nodes
+from .log import Once
+
+DEFAULT_FOLDER = "/etc/cdi"
+FOLDER_MODE = 0o755
+
+
+class Trouble(Exception):
+    """Why the file is not what it should be, for an operator."""
+
+
+def path_in(folder):
+    return os.path.join(folder, cdi.FILE)
+
+
+def wanted(sight, settings):
+    """(text or None, problems) for what look.py saw. None: no chip of this node can be given to a container."""
+    phy_ids = [chip["phy_id"] for chip in sight.chips if chip["device_node_present"]]
+    if not phy_ids:
+        return None, []
+    managers = manager_nodes(FAMILIES[sight.family]["managers"], settings.dev_root)
+    mounts, problems = cdi_mounts.of(settings, sight.family)
+    spec = cdi.document(set(phy_ids), managers, mounts, settings.dev_root)
+    faults = cdi.faults(spec)
+    if faults:
+        raise Trouble(f"the CDI specification of this node would be wrong and is not written: {'; '.join(faults)}")
+    return cdi.text(spec), problems
+
+
+def certain(sight):
+    """Everything was seen: what is not there does not exist. Otherwise nothing may be concluded from what is missing."""
+    return sight.complete and (sight.family is not None or not sight.present)
+
+
+def read(folder) -> Optional[str]:
+    """Text of our file, None when there is none. Trouble when the name is somebody else's."""
+    path = path_in(folder)
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise Trouble(f"{path} is no ordinary file: move it away")
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            text = stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Trouble(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        ours = not text.strip() or json.loads(text)["kind"] == cdi.KIND
+    except (ValueError, KeyError, TypeError):
+        ours = False
+    if not ours:
+        raise Trouble(f"{path} was not written by npu-agent: move it away")
+    return text
+
+
+def write(folder, text):
+    """Replace the file in one step. Engines of all users may read it, whatever our umask is."""
+    path = path_in(folder)
+    try:
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+            os.chmod(folder, FOLDER_MODE)
+        # Engines read *.json and *.yaml only, so a half one is never seen.
+        descriptor, scratch = tempfile.mkstemp(prefix=".npu-fleet-", suffix=".new", dir=folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fchmod(stream.fileno(), 0o644)
+                os.fsync(stream.fileno())
+            os.rename(scratch, path)
+        except BaseException:
+            os.unlink(scratch)
+            raise
+        settle(folder)
+    except OSError as error:
+        raise Trouble(f"{path} cannot be written: {error.strerror}{way_out(folder)}") from None
+
+
+def remove(folder):
+    """True when there was a file of ours."""
+    if read(folder) is None:
+        return False
+    try:
+        os.unlink(path_in(folder))
+        settle(folder)
+    except OSError as error:
+        raise Trouble(f"{path_in(folder)} cannot be removed: {error.strerror}{way_out(folder)}") from None
+    return True
+
+
+def way_out(folder):
+    # The unit opens this one folder below a read-only /etc when it starts; a folder that came later is not the one it opened.
+    return f"; in the service this means that {folder} was not there when it started: `mkdir -p {folder}; systemctl restart npu-agent`"
+
+
+def settle(folder):
+    """Have the folder's names on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put(folder, text):
+    """Have the file say this (None: have no file). The word for what was done, or None."""
+    if text is None:
+        return "removed" if remove(folder) else None
+    if read(folder) == text and stat.S_IMODE(os.stat(path_in(folder)).st_mode) == 0o644:
+        return None
+    write(folder, text)
+    return "written"
+
+
+class Keeper:
+    """Keeps the file in step with what is seen, from the thread that looks: the file is right before kubelet hears of a chip."""
+
+    def __init__(self, settings, log):
+        self.settings, self.log, self.say = settings, log, Once(log)
+
+    def keep(self, sight):
+        """The sight, with what went wrong here. A chip that the file does not name takes no work where Allocate relies on it."""
+        if not self.settings.cdi_folder or not certain(sight):
+            return sight
+        try:
+            text, problems = wanted(sight, self.settings)
+            done = put(self.settings.cdi_folder, text)
+        except Trouble as trouble:
+            return self.without(sight, str(trouble))
+        except Exception as error:  # the chips are served all the same
+            return self.without(sight, f"keeping the CDI specification failed: {error!r}")
+        if done:
+            self.log(f"CDI specification {done}", path=path_in(self.settings.cdi_folder), devices=[chip["phy_id"] for chip in sight.chips])
+        if problems:
+            self.say("CDI specification", "warning", problems=problems)
+        else:
+            self.say.over()
+        return sight
+
+    def without(self, sight, trouble):
+        chips = sight.chips
+        if self.settings.allocate_by == "cdi":
+            chips = [dict(chip, not_described=trouble) for chip in chips]
+        return sight._replace(chips=chips, problems=[*sight.problems, trouble])

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The CDI specification: what it says, what it may say, the file, and the agent that keeps it and answers by it."""
+
+import json
+import os
+import stat
+import time
+from types import SimpleNamespace
+
+import pytest
+from agent_rig import RESOURCE, until
+
+
+@pytest.fixture
+def agent(package):
+    import npu_agent.allocate
+    import npu_agent.cdi
+    import npu_agent.cdi_file
+    import npu_agent.cdi_mounts
+    import npu_agent.config
+    import npu_agent.health
+    import npu_agent.look
+
+    return npu_agent
+
+
+def example(agent, **changes):
+    managers = [("/dev/davinci_manager_docker", "/dev/davinci_manager"), ("/dev/hisi_hdc", "/dev/hisi_hdc")]
+    arguments = {"phy_ids": {1, 0}, "managers": managers, "mounts": [("/usr/local/dcmi", "/usr/local/dcmi")], "dev_root": "/dev",
+                 **changes}
+    return agent.cdi.document(**arguments)
+
+
+# --- what it says
+
+def test_document(agent):
+    node = {number: {"path": f"/dev/davinci{number}", "permissions": "rw"} for number in (0, 1)}
+    assert example(agent) == {
+        "cdiVersion": "0.5.0", "kind": "npu.fleet/ascend",
+        "devices": [
+            {"name": "0", "containerEdits": {"deviceNodes": [node[0]]}},
+            {"name": "1", "containerEdits": {"deviceNodes": [node[1]]}},
+            {"name": "all", "containerEdits": {"deviceNodes": [node[0], node[1]]}},
+        ],
+        "containerEdits": {
+            "env": ["ASCEND_VISIBLE_DEVICES=void"],
+            "deviceNodes": [{"path": "/dev/davinci_manager", "hostPath": "/dev/davinci_manager_docker", "permissions": "rw"},
+                            {"path": "/dev/hisi_hdc", "permissions": "rw"}],
+            "mounts": [{"hostPath": "/usr/local/dcmi", "containerPath": "/usr/local/dcmi",
+                        "options": ["ro", "nosuid", "rbind", "rprivate"]}],
+        },
+    }
+
+
+def test_every_document_is_right_by_the_rules(agent):
+    assert agent.cdi.faults(example(agent)) == []
+    assert agent.cdi.faults(example(agent, managers=[], mounts=[])) == []
+    assert agent.cdi.faults(example(agent, dev_root="/elsewhere/dev")) == []
+    assert agent.cdi.faults(example(agent, phy_ids=set())) == ["devices[0]: containerEdits is empty"]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), [
+    (["cdiVersion"], "9.9.0", "cdiVersion is '9.9.0'"),
+    (["cdiVersion"], 5, "cdiVersion must be text"),
+    (["cdiVersion"], None, "cdiVersion is missing"),
+    (["annotations"], {}, "there is no key 'annotations' in CDI 0.5.0"),
+    (["kind"], "ascend", "the class ''"),
+    (["kind"], "1npu/ascend", "the vendor '1npu'"),
+    (["kind"], "npu.fleet-/ascend", "the vendor 'npu.fleet-'"),
+    (["kind"], "npu.fleet/as.cend", "the class 'as.cend'"),
+    (["kind"], "npu.fleet/as/cend", "the class 'as/cend'"),
+    (["devices"], [], "there is none"),
+    (["devices", 0, "name"], "-0", "the name '-0'"),
+    (["devices", 0, "name"], "", "the name ''"),
+    (["devices", 0, "name"], "0=1", "the name '0=1'"),
+    (["devices", 0, "name"], "0\n", "the name '0\\n'"),
+    (["devices", 0, "name"], "1", "devices[1]: the name '1' is there twice"),
+    (["devices", 0, "name"], 0, "devices[0]: name must be text"),
+    (["devices", 0, "containerEdits"], {}, "devices[0]: containerEdits is empty"),
+    (["devices", 0], "0", "devices[0]: must be a mapping"),
+    (["devices", 0, "containerEdits", "deviceNodes", 0, "path"], "dev/davinci0", "path 'dev/davinci0' is no absolute path"),
+    (["devices", 0, "containerEdits", "deviceNodes", 0, "path"], "/dev/../davinci0", "is no absolute path"),
+    (["devices", 0, "containerEdits", "deviceNodes", 0, "permissions"], "rx", "permissions 'rx'"),
+    (["devices", 0, "containerEdits", "deviceNodes", 0, "type"], "char", "type 'char'"),
+    (["devices", 0, "containerEdits", "deviceNodes", 0, "major"], "1", "major must be a number"),
+    (["devices", 2, "containerEdits", "deviceNodes", 1, "path"], "/dev/davinci0", "path /dev/davinci0 is there twice"),
+    (["containerEdits", "netDevices"], [], "there is no key 'netDevices'"),
+    (["containerEdits", "env", 0], "=void", "is not NAME=VALUE"),
+    (["containerEdits", "env", 0], "NAME", "is not NAME=VALUE"),
+    (["containerEdits", "env"], {}, "env must be a list"),
+    (["containerEdits", "mounts", 0, "hostPath"], "dcmi", "hostPath 'dcmi' is no absolute path"),
+    (["containerEdits", "mounts", 0, "containerPath"], None, "mounts[0]: containerPath is missing"),
+    (["containerEdits", "mounts", 0, "options"], [1], "options must be a list of texts"),
+    (["containerEdits", "mounts", 0, "readOnly"], True, "there is no key 'readOnly'"),
+    (["containerEdits", "hooks"], [{"hookName": "before", "path": "/x"}], "hookName 'before'"),
+    (["containerEdits", "hooks"], [{"hookName": "prestart", "path": "x"}], "path 'x' is no absolute path"),
+    (["containerEdits", "hooks"], [{"hookName": "prestart", "path": "/x", "env": ["x"]}], "is not NAME=VALUE"),
+])
+def test_faults_are_seen(agent, path, value, words):
+    spec = json.loads(agent.cdi.text(example(agent)))
+    *parents, last = path
+    place = spec
+    for part in parents:
+        place = place[part]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    found = agent.cdi.faults(spec)
+    assert len(found) == 1 and words in found[0]
+
+
+def test_what_is_no_specification(agent):
+    assert agent.cdi.faults([]) == ["the specification is no mapping"]
+    assert len(agent.cdi.faults({})) == 3
+
+
+# --- the driver's files
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("lib64/driver", "dcmi", "odd/a1", "odd/a2"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "npu-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "link").symlink_to("npu-smi")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", [
+    (["lib64", "npu-smi", "none"], False, [("lib64", "lib64"), ("npu-smi", "npu-smi")], None),
+    (["link"], False, [], "link is a symbolic link and is left out; `cdi_links: allow`"),
+    (["link"], True, [("npu-smi", "link")], None),
+    (["dangling"], True, [], None),
+    (["fifo"], True, [], "neither file nor folder"),
+    (["odd/a*", "odd/z*"], False, [("odd/a1", "odd/a1"), ("odd/a2", "odd/a2")], None),
+    (["dcmi", "lib64/../dcmi/"], False, [("dcmi", "dcmi")], None),
+])
+def test_mounts(agent, tree, case):
+    lines, links, wanted, problem = case
+    found, problems = agent.cdi_mounts.mounts([f"{tree}/{line}" for line in lines], links)
+    assert found == [(f"{tree}/{host}", f"{tree}/{inside}") for host, inside in wanted]
+    assert len(problems) == (problem is not None) and all(problem in text for text in problems)
+
+
+@pytest.mark.parametrize("line", ["usr/lib", "..", "/usr/lib\0x", "/usr/lib\x07"])
+def test_lines_that_are_no_paths(agent, line):
+    found, problems = agent.cdi_mounts.mounts([line], True)
+    assert found == [] and "no plain absolute path" in problems[0]
+
+
+def test_list(agent, tmp_path):
+    path = tmp_path / "base.list"
+    lines, problems = agent.cdi_mounts.read_list(str(path))
+    assert lines == [] and "none of the driver's files" in problems[0]
+    path.write_text("/a\n\n  /b \n#/c\n")
+    assert agent.cdi_mounts.read_list(str(path)) == (["/a", "/b"], [])
+    path.write_text("".join(f"/p{number}\n" for number in range(129)))
+    lines, problems = agent.cdi_mounts.read_list(str(path))
+    assert len(lines) == 128 and "129 lines" in problems[0]
+
+
+@pytest.mark.parametrize(("setting", "family", "allowed"), [
+    ("auto", "a2", False), ("auto", "310b", True), ("auto", None, False), ("allow", "a2", True), ("refuse", "310b", False),
+])
+def test_links_are_allowed_where_the_vendor_needs_them(agent, setting, family, allowed):
+    assert agent.cdi_mounts.links_allowed(setting, family) is allowed
+
+
+# --- the file
+
+def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), complete=True):
+    chips = [{"phy_id": phy_id, "device_node_present": dev is None or os.path.exists(f"{dev}/davinci{phy_id}")} for phy_id in phy_ids]
+    return agent.look.Sight(present, family, chips, list(problems), complete)
+
+
+@pytest.fixture
+def settings(tree):
+    for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
+        (tree / name).touch()
+    (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
+    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="auto", cdi_folder=f"{tree}/cdi",
+                           allocate_by="nodes")
+
+
+@pytest.fixture
+def keeper(agent, settings):
+    events = []
+    made = agent.cdi_file.Keeper(settings, lambda event, *_level, **fields: events.append((event, fields)))
+    made.events, made.path = events, agent.cdi_file.path_in(settings.cdi_folder)
+    return made
+
+
+def kept(keeper):
+    with open(keeper.path) as stream:
+        return json.load(stream)
+
+
+def test_the_file_has_what_exists(agent, keeper, tree):
+    old = os.umask(0o077)
+    try:
+        seen = sight(agent, 0, 1, 2, dev=tree)
+        assert keeper.keep(seen) == seen
+    finally:
+        os.umask(old)
+    spec = kept(keeper)
+    assert [device["name"] for device in spec["devices"]] == ["0", "1", "all"]
+    assert [node["path"] for node in spec["containerEdits"]["deviceNodes"]] == ["/dev/davinci_manager", "/dev/hisi_hdc"]
+    assert [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]] == [f"{tree}/dcmi"]
+    assert agent.cdi.faults(spec) == []
+    assert stat.S_IMODE(os.stat(keeper.path).st_mode) == 0o644 and stat.S_IMODE(os.stat(os.path.dirname(keeper.path)).st_mode) == 0o755
+    assert os.listdir(os.path.dirname(keeper.path)) == [agent.cdi.FILE]
+
+
+def test_written_only_when_it_says_something_else(agent, keeper, tree):
+    keeper.keep(sight(agent, 0, 1))
+    before = os.stat(keeper.path)
+    keeper.keep(sight(agent, 1, 0))
+    after = os.stat(keeper.path)
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert [event for event, _fields in keeper.events] == ["CDI specification written"]
+    (tree / "none").mkdir()  # the driver brings a folder of the list
+    keeper.keep(sight(agent, 0, 1))
+    assert len(kept(keeper)["containerEdits"]["mounts"]) == 2
+    (tree / "devmm_svm").touch()  # and a node
+    keeper.keep(sight(agent, 0, 1))
+    assert len(kept(keeper)["containerEdits"]["deviceNodes"]) == 3
+    keeper.keep(sight(agent, 0))
+    assert [device["name"] for device in kept(keeper)["devices"]] == ["0", "all"]
+    os.chmod(keeper.path, 0o600)
+    keeper.keep(sight(agent, 0))
+    assert stat.S_IMODE(os.stat(keeper.path).st_mode) == 0o644
+
+
+@pytest.mark.parametrize("unsure", [
+    {"complete": False, "family": None}, {"complete": False}, {"family": None, "problems": ["several families"]},
+])
+def test_what_is_not_known_changes_nothing(agent, keeper, unsure):
+    keeper.keep(sight(agent, 0, 1))
+    before = kept(keeper)
+    keeper.keep(sight(agent, **unsure))
+    assert kept(keeper) == before
+
+
+def test_no_npu_no_file(agent, keeper):
+    keeper.keep(sight(agent, 0))
+    keeper.keep(sight(agent, present=False, family=None))
+    assert not os.path.exists(keeper.path)
+    assert [event for event, _fields in keeper.events] == ["CDI specification written", "CDI specification removed"]
+    keeper.keep(sight(agent, present=False, family=None))
+    assert len(keeper.events) == 2
+
+
+@pytest.mark.parametrize("content", ['{"kind": "huawei.com/ascend"}', "[]", "no json", '{"cdiVersion": "0.5.0"}'])
+def test_a_file_of_somebody_else_stays(agent, keeper, content):
+    os.mkdir(os.path.dirname(keeper.path))
+    with open(keeper.path, "w") as stream:
+        stream.write(content)
+    answer = keeper.keep(sight(agent, 0))
+    assert answer.problems == [f"{keeper.path} was not written by npu-agent: move it away"]
+    assert "not_described" not in answer.chips[0]  # the chips are given by their nodes
+    assert keeper.keep(sight(agent, present=False, family=None)).problems
+    with open(keeper.path) as stream:
+        assert stream.read() == content
+    with pytest.raises(agent.cdi_file.Trouble):
+        agent.cdi_file.remove(os.path.dirname(keeper.path))
+
+
+def test_an_empty_file_is_nobodys(agent, keeper):
+    os.mkdir(os.path.dirname(keeper.path))
+    open(keeper.path, "w").close()
+    assert keeper.keep(sight(agent, 0)).problems == [] and kept(keeper)
+
+
+def test_a_link_of_that_name_is_not_followed(agent, keeper, tree):
+    os.mkdir(os.path.dirname(keeper.path))
+    os.symlink(tree / "npu-smi", keeper.path)
+    assert "is no ordinary file" in keeper.keep(sight(agent, 0)).problems[0]
+    assert (tree / "npu-smi").read_text() == "#!/bin/sh\n"
+
+
+def test_chips_take_no_work_where_it_depends_on_a_file_that_cannot_be_kept(agent, keeper, settings, monkeypatch):
+    settings.allocate_by = "cdi"
+
+    def full(*_words):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(agent.cdi_file.os, "rename", full)
+    answer = keeper.keep(sight(agent, 0))
+    assert "No space left on device" in answer.problems[0] and os.listdir(settings.cdi_folder) == []
+    record = {"health_code": 0, **answer.chips[0]}
+    assert agent.health.judge(record, "major") == (False, answer.problems[0])
+    monkeypatch.undo()
+    assert keeper.keep(sight(agent, 0)).problems == [] and kept(keeper)
+
+
+def test_a_fault_of_ours_does_not_stop_the_service(agent, keeper, monkeypatch):
+    monkeypatch.setattr(agent.cdi_file, "wanted", lambda *_words: {}["x"])
+    assert "KeyError" in keeper.keep(sight(agent, 0)).problems[0]
+
+
+def test_left_out_links_are_said_once(agent, keeper, tree):
+    (tree / "base.list").write_text(f"{tree}/link\n")
+    for _unused in range(3):
+        assert keeper.keep(sight(agent, 0)).problems == []
+    assert [event for event, _fields in keeper.events] == ["CDI specification written", "CDI specification"]
+
+
+def test_without_a_folder_nothing_is_kept(agent, keeper, settings, tree):
+    settings.cdi_folder = ""
+    keeper.keep(sight(agent, 0))
+    assert keeper.events == [] and not (tree / "cdi").exists()
+
+
+# --- the answer to kubelet
+
+Chip = SimpleNamespace
+
+
+def test_answer_by_name(agent, settings):
+    settings.allocate_by, settings.allocate_mode = "cdi", "both"
+    chips = {f"c{number}": Chip(id=f"c{number}", phy_id=number, pci_address="0000:c1:00.0") for number in range(3)}
+    with pytest.raises(agent.allocate.Refused, match="there is no .*npu-fleet-ascend.json on this node.*npu-agent cdi --check"):
+        agent.allocate.answer(["c1"], chips, [], settings)
+    os.mkdir(settings.cdi_folder)
+    open(agent.cdi_file.path_in(settings.cdi_folder), "w").close()
+    given = agent.allocate.answer(["c1", "c0"], chips, [{"host": "davinci_manager", "container": "davinci_manager"}], settings)
+    assert given == {"envs": {}, "devices": [], "cdi": ["npu.fleet/ascend=0", "npu.fleet/ascend=1"]}
+    with pytest.raises(agent.allocate.Refused, match="davinci2 of c2"):
+        agent.allocate.answer(["c2"], chips, [], settings)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("allocate_by: cdi\n", "line 1: allocate_by is 'cdi', so cdi_folder must be set"),
+    ("allocate_by: cdi\ncdi_folder: ''\n", "line 1: allocate_by is 'cdi', so cdi_folder must be set"),
+    ("allocate_by: env\n", "allowed: nodes, cdi"),
+    ("cdi_folder: etc/cdi\n", "allowed: an absolute path"),
+    ("cdi_links: maybe\n", "allowed: auto, allow, refuse"),
+])
+def test_bad_configuration(agent, tmp_path, text, words):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(agent.config.ConfigError) as error:
+        agent.config.load(str(tmp_path / "config.yaml"), {})
+    assert words in str(error.value) and len(error.value.faults) == 1
+
+
+def test_good_configuration(agent, tmp_path):
+    (tmp_path / "config.yaml").write_text("allocate_by: cdi\ncdi_folder: /etc/cdi/\n")
+    found = agent.config.load(str(tmp_path / "config.yaml"), {})
+    assert (found.allocate_by, found.cdi_folder) == ("cdi", "/etc/cdi")
+    found = agent.config.load(None, {})
+    assert (found.allocate_by, found.cdi_folder) == ("nodes", "")
+
+
+# --- as a process
+
+@pytest.fixture
+def node(rig):
+    (rig.folder / "base.list").write_text(f"{rig.folder}/lib64\n")
+    rig.cdi = rig.folder / "cdi"
+    rig.spec = rig.cdi / "npu-fleet-ascend.json"
+    return rig
+
+
+def names(node):
+    return [device["name"] for device in json.loads(node.spec.read_text())["devices"]] if node.spec.exists() else None
+
+
+def run(node, *words, **settings):
+    agent = node.agent(name="cdi-" + str(time.monotonic_ns()), command=("cdi", *words), cdi_mounts=node.folder / "base.list", **settings)
+    return agent.process.wait(60), agent.text()
+
+
+def test_commands(node):
+    rc, text = run(node)
+    assert rc == 0 and [device["name"] for device in json.loads(text)["devices"]] == [*map(str, range(8)), "all"]
+    assert not node.cdi.exists()
+    there = ("--folder", str(node.cdi))
+    rc, text = run(node, "--check", *there)
+    assert rc == 1 and '+  "kind": "npu.fleet/ascend",' in text
+    assert run(node, "--write", *there) == (0, f"{node.spec} written\n")
+    assert run(node, "--write", cdi_folder=node.cdi) == (0, f"{node.spec} is right already\n")
+    assert run(node, "--check", cdi_folder=node.cdi) == (0, f"{node.spec} is right\n")
+    (node.dev / "davinci7").unlink()
+    rc, text = run(node, "--check", *there)
+    assert rc == 1 and '-      "name": "7",' in text
+    assert run(node, "--remove", *there) == (0, f"{node.spec} removed\n")
+    assert run(node, "--remove", *there) == (0, f"there is no {node.spec}\n")
+    rc, text = run(node, "--write", "--check")
+    assert rc == 2 and "not allowed with" in text
+    assert run(node, "--write", "--folder", "cdi")[0] == 2
+
+
+def test_a_driver_that_does_not_answer_changes_nothing(node):
+    there = ("--folder", str(node.cdi))
+    run(node, "--write", *there)
+    node.change("behaviour.dcmi", "fail")
+    before = node.spec.read_text()
+    rc, text = run(node, "--write", *there)
+    assert rc == 1 and "cannot be asked" in text and node.spec.read_text() == before
+    assert run(node, "--check", *there)[0] == 1
+
+
+def test_serve_keeps_it_and_answers_by_it(node):
+    node.kubelet()
+    agent = node.agent(cdi_folder=node.cdi, allocate_by="cdi", cdi_mounts=node.folder / "base.list")
+    agent.await_state("serving")
+    until(lambda: node.numbers() == (8, 8), what="8 of 8 at the kubelet")
+    assert names(node) == [*map(str, range(8)), "all"]
+    pod = node.ask("allocate", count=2, resource=RESOURCE, pod="one")
+    numbers = sorted(int(name.rsplit("-", 1)[1]) for name in pod["devices"][RESOURCE])
+    assert pod["response"]["cdi_devices"] == [{"name": f"npu.fleet/ascend={number}"} for number in numbers]
+    assert pod["response"]["devices"] == [] and pod["response"]["envs"] == {}
+    (node.dev / "davinci3").unlink()  # a chip goes
+    until(lambda: "3" not in names(node))
+    (node.dev / "davinci3").touch()
+    (node.folder / "lib64").mkdir()  # and comes back with another driver
+    until(lambda: "3" in names(node) and "mounts" in json.loads(node.spec.read_text())["containerEdits"])
+    node.spec.unlink()  # somebody removes the file
+    until(node.spec.exists)
+    until(lambda: node.numbers() == (8, 8))
+    assert not [event for event in agent.events() if event["level"] == "error"]
+
+
+def test_serve_says_why_chips_take_no_work(node):
+    node.cdi.mkdir()
+    node.spec.write_text("[]")
+    node.kubelet()
+    agent = node.agent(cdi_folder=node.cdi, allocate_by="cdi", cdi_mounts=node.folder / "base.list")
+    until(lambda: node.numbers() == (0, 8), what="0 of 8 at the kubelet")
+    assert f"{node.spec} was not written by npu-agent: move it away" in agent.report()["reasons"]
+    node.spec.unlink()
+    until(lambda: node.numbers() == (8, 8))
