@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "cri")]
 
+import cri
 from nodes import Nodes, NodesError
 from npu_nodes import to_yaml
 
@@ -74,6 +76,17 @@ def test_systemd_runs_with_stock_engines(nodes):
 def test_nested_container(nodes, flags):
     on(nodes, "mkdir -p /tmp/tiny/bin && cp /bin/busybox /tmp/tiny/bin/ && tar -C /tmp/tiny -c . | docker import - tiny")
     assert on(nodes, f"docker run --rm {flags} tiny /bin/busybox echo inside") == "inside"
+
+
+def test_nested_pod(nodes):
+    cri.prepare(nodes, NAME)
+    with cri.connect(nodes, NAME) as client:
+        pod, container = client.run("runc", {"SEEN": "inside"})
+        code, out, _ = client.exec(container, ["/bin/env"])
+        client.remove(pod)
+        assert code == 0 and "SEEN=inside" in out.split() and client.pods() == []
+        with pytest.raises(cri.Refused, match='no runtime for "ascend" is configured'):
+            client.run("ascend")
 
 
 def test_two_reboots_by_ansible(nodes, ansible):
