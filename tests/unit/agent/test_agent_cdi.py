@@ -162,7 +162,7 @@ def test_list(agent, tmp_path):
 
 
 @pytest.mark.parametrize(("setting", "family", "allowed"), [
-    ("auto", "a2", False), ("auto", "310b", True), ("auto", None, False), ("allow", "a2", True), ("refuse", "310b", False),
+    ("family", "a2", False), ("family", "310b", True), ("family", None, False), ("allow", "a2", True), ("refuse", "310b", False),
 ])
 def test_links_are_allowed_where_the_vendor_needs_them(agent, setting, family, allowed):
     assert agent.cdi_mounts.links_allowed(setting, family) is allowed
@@ -180,7 +180,7 @@ def settings(tree):
     for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
         (tree / name).touch()
     (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
-    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="auto", cdi_folder=f"{tree}/cdi",
+    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
                            allocate_by="nodes")
 
 
@@ -336,7 +336,7 @@ def test_answer_by_name(agent, settings):
     ("allocate_by: cdi\ncdi_folder: ''\n", "line 1: allocate_by is 'cdi', so cdi_folder must be set"),
     ("allocate_by: env\n", "allowed: nodes, cdi"),
     ("cdi_folder: etc/cdi\n", "allowed: an absolute path"),
-    ("cdi_links: maybe\n", "allowed: auto, allow, refuse"),
+    ("cdi_links: maybe\n", "allowed: family, allow, refuse"),
 ])
 def test_bad_configuration(agent, tmp_path, text, words):
     (tmp_path / "config.yaml").write_text(text)

@@ -15,7 +15,7 @@ LINK_FAMILIES = ("310b",)
 
 
 def links_allowed(setting, family):
-    return setting == "allow" or (setting == "auto" and family in LINK_FAMILIES)
+    return setting == "allow" or (setting == "family" and family in LINK_FAMILIES)
 
 
 def read_list(path):

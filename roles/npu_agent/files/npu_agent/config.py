@@ -103,7 +103,7 @@ SETTINGS = {
                                                     "and an engine with CDI: pods on any other run without their chips)"),
     "cdi_folder": ("", path_or_empty, "folder such as /etc/cdi where `serve` keeps the CDI specification; empty: none is kept"),
     "cdi_mounts": ("/etc/ascend-docker-runtime.d/base.list", path, "list of the driver's files that containers get by CDI"),
-    "cdi_links": ("auto", one_of("auto", "allow", "refuse"), "symbolic links in that list; auto: allowed where the family needs them"),
+    "cdi_links": ("family", one_of("family", "allow", "refuse"), "symbolic links in that list; family: taken where its boards need it"),
     "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
     "poll_seconds": (1.0, seconds(0.1, 3600), "time between two looks at the chips"),
     "query_timeout": (10.0, seconds(0.1, 600), "time that one DCMI query may take before its process is killed"),
