@@ -125,7 +125,10 @@ def command_line(pid, root="/"):
 
 
 def processes(names, root="/"):
-    """Return ``[(pid, name)]`` of the processes whose name (``comm``) is one of ``names``, lowest pid first."""
+    """Return ``[(pid, name)]`` of the processes whose name (``comm``) is one of ``names``, lowest pid first.
+
+    Those in another pid namespace are left out: what runs in a container (a node of kind, say) is not of this host.
+    """
     try:
         pids = sorted(int(name) for name in os.listdir(under(root, "/proc")) if name.isdigit())
     except OSError:
@@ -133,9 +136,16 @@ def processes(names, root="/"):
     found = []
     for pid in pids:
         name = read_text(under(root, "/proc/%d/comm" % pid)).strip()
-        if name in names:
+        if name in names and _of_this_host(pid, root):
             found.append((pid, name))
     return found
+
+
+def _of_this_host(pid, root):
+    try:
+        return os.readlink(under(root, "/proc/%d/ns/pid" % pid)) == os.readlink(under(root, "/proc/self/ns/pid"))
+    except OSError:
+        return True
 
 
 def pid_from_files(paths, name, root="/"):

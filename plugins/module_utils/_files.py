@@ -4,16 +4,20 @@
 """Reading and replacing an admin's file without losing anything of it. Private to the collection.
 
 Replacing means: a temporary file in the same folder, fsync, rename, fsync of the folder; mode, owner, extended attributes (an SELinux
-label is one) and a symbolic link stay as they were.
+label is one) and a symbolic link stay as they were. A file that is mounted by itself can not be renamed over, and one with several hard
+links would be parted from them: these are written in place.
 """
 
 import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
+import pwd
 import stat
 import tempfile
+import time
 from collections import namedtuple
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
@@ -22,8 +26,10 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 MAX_BYTES = 1 << 20
 
-# ``path`` as asked for, ``target`` behind a symbolic link (else the same); ``data`` is None where there is no file.
-Snapshot = namedtuple("Snapshot", "path target link data sha256 mode uid gid xattrs")
+# ``path`` as asked for, ``target`` behind a symbolic link (else the same), ``links``: how many hard links; ``data`` is None where there is
+# no file.
+Snapshot = namedtuple("Snapshot", "path target link data sha256 mode uid gid xattrs links")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def under(root, path):
@@ -57,7 +63,7 @@ def snapshot(path):
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return Snapshot(path, target, link, None, None, None, None, None, {})
+            return Snapshot(path, target, link, None, None, None, None, None, {}, 0)
         raise file_error("read", target, error) from error
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
@@ -71,7 +77,7 @@ def snapshot(path):
             )
         data = stream.read()
         xattrs = _read_xattrs(stream.fileno())
-    return Snapshot(path, target, link, data, sha256(data), stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, xattrs)
+    return Snapshot(path, target, link, data, sha256(data), stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, xattrs, info.st_nlink)
 
 
 def file_error(verb, path, error):
@@ -81,6 +87,8 @@ def file_error(verb, path, error):
         hint = "Run as root; if it is root already, look at 'lsattr -d %s' for an immutable flag." % path
     elif error.errno == errno.EBUSY:
         hint = "It is a mount point, which can not be replaced in one step: mount its folder instead of the file."
+    elif error.errno in _NO_SPACE:
+        hint = "Make room where it is ('df -h %s'; 'df -i' for inodes)." % os.path.dirname(path)
     return FleetError("Could not %s %s: %s." % (verb, path, error.strerror or error), "file_error", phase=verb, object=path,
                       observed=errno.errorcode.get(error.errno), hint=hint)
 
@@ -170,6 +178,83 @@ def put_in_place(path, target):
         raise file_error("replace", target, error) from error
 
 
+def write(before, data, ready=None, new_mode=0o644):
+    """Write ``data`` where ``before`` was taken, keeping its looks; None removes the file. Returns why it was written in place, or None.
+
+    ``ready`` is called once all that can be done beforehand is done, right before the file changes.
+    """
+    ready = ready or (lambda: None)
+    if data is None:
+        ready()
+        replace(before, None)
+        return None
+    if before.links > 1:
+        ready()
+        overwrite(before, data)
+        return "it has %d hard links" % before.links
+    with staged(before, data, new_mode) as path:
+        ready()
+        try:
+            put_in_place(path, before.target)
+        except FleetError as error:
+            if error.observed != "EBUSY" or before.data is None:
+                raise
+            overwrite(before, data)
+            return "it is a mount point"
+    return None
+
+
+def write_back(before, current, data):
+    """Give a file the bytes that it had, with the looks of ``before``; None removes it. Where the disk is full it is written in place,
+    into the room of ``current``, which is there now.
+    """
+    try:
+        write(before._replace(links=current.links), data)
+    except FleetError as error:
+        if error.observed not in ("ENOSPC", "EDQUOT") or data is None or current.data is None:
+            raise
+        overwrite(current, data)
+
+
+def overwrite(before, data):
+    """Write ``data`` into the very file of ``before``. Room is taken first, so that a full disk costs nothing of what is there."""
+    try:
+        descriptor = os.open(before.target, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(descriptor).st_size
+            if len(data) > size:
+                _reserve(descriptor, size, len(data))
+            done = 0
+            while done < len(data):
+                done += os.pwrite(descriptor, data[done:], done)
+            os.ftruncate(descriptor, len(data))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise file_error("write", before.target, error) from error
+
+
+def _reserve(descriptor, size, wanted):
+    try:
+        os.posix_fallocate(descriptor, 0, wanted)
+    except OSError as error:
+        os.ftruncate(descriptor, size)
+        if error.errno in _NO_SPACE:
+            raise
+
+
+def sweep(target):
+    """Remove what a run that was cut has left beside ``target``; only while nobody else may write it."""
+    folder, prefix = os.path.dirname(target), ".%s." % os.path.basename(target)
+    try:
+        left = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(".npu-fleet")]
+        for name in left:
+            os.unlink(os.path.join(folder, name))
+    except OSError:
+        pass  # it is in nobody's way
+
+
 def replace(before, data, new_mode=0o644):
     """Write ``data`` where ``before`` was taken, keeping its looks; None removes the file."""
     if data is None:
@@ -189,20 +274,69 @@ def write_private(path, data):
     """Write a file of our own, 0600, in a folder of our own, 0700."""
     folder = os.path.dirname(path)
     make_folder(folder, 0o700)
-    replace(Snapshot(path, path, None, None, None, None, None, None, {}), data, 0o600)
+    replace(Snapshot(path, path, None, None, None, None, None, None, {}, 0), data, 0o600)
 
 
 @contextlib.contextmanager
-def locked(path):
-    """Hold an exclusive lock on ``path`` (made when missing); an error at once when somebody else holds it."""
+def locked(path, wait=0):
+    """Hold an exclusive lock on ``path`` (made when missing). After ``wait`` seconds: FleetError ``locked``, which names the holder."""
     make_folder(os.path.dirname(path), 0o700)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FleetError("Another run works on the same file (lock %s)." % path, "locked", phase="write", object=path,
-                             hint="Wait for it to end, then run again.") from error
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise file_error("lock", path, error) from error
+    try:
+        deadline = time.monotonic() + wait
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                raise FleetError(
+                    "Another run works on the same files%s%s." % (_holder(descriptor), "; waited %d s for it" % wait if wait else ""),
+                    "locked", phase="write", object=path, hint="Wait for it to end, then run again.",
+                )
+            time.sleep(0.1)
+        _sign(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def _try_lock(descriptor):
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _sign(descriptor):
+    """Leave word of who holds the lock."""
+    words = json.dumps({"pid": os.getpid(), "user": _user(), "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, words.encode("utf-8"), 0)
+    except OSError:
+        pass  # on a full disk the lock holds all the same
+
+
+def _user():
+    """Return the user who logged in, where sudo or the kernel's audit still knows it."""
+    if os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        with open("/proc/self/loginuid", encoding="ascii") as stream:
+            uid = int(stream.read())
+    except (OSError, ValueError):
+        uid = os.getuid()
+    uid = os.getuid() if uid == 0xFFFFFFFF else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _holder(descriptor):
+    try:
+        holder = json.loads(os.pread(descriptor, 4096, 0).decode("utf-8"))
+        return ": process %d of user %s, since %s" % (holder["pid"], holder["user"], holder["since"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

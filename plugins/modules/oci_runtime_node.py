@@ -10,9 +10,9 @@ short_description: Read or replace the configuration of the container engine (in
 version_added: 0.1.0
 description:
   - Internal to this collection. Use M(npu.fleet.oci_runtime), which calls it; options and results may change without notice.
-  - O(step=read) returns the file's bytes and looks, how the engine is started, and what it has in effect. It changes nothing.
-  - O(step=commit) replaces the file and makes the engine take it over, or leaves file and engine as they were.
-  - Its results hold the file with all credentials in it. Never register or print them.
+  - O(step=read) returns the bytes and looks of the engine's files, how it is started, and what it has in effect. It changes nothing.
+  - O(step=commit) writes one file and makes the engine take it over, or leaves file and engine as they were.
+  - Its results hold the files with all credentials in them. Never register or print them.
 extends_documentation_fragment:
   - npu.fleet._attributes
   - npu.fleet._attributes.disruption
@@ -29,7 +29,7 @@ attributes:
     platforms: posix
   disruptive:
     support: none
-    details: Running containers go on. A C(dockerd) that is down is started.
+    details: Running containers go on, unless O(disruption=allow) and a restart ends them. An engine that is down is started.
   resumable:
     support: full
 options:
@@ -41,7 +41,7 @@ options:
   engine:
     description: See M(npu.fleet.oci_runtime).
     type: str
-    choices: [auto, docker, containerd, crio, k3s, rke2]
+    choices: [auto, docker, containerd, k3s, rke2, crio, isulad]
     default: auto
   name:
     description: Name of the runtime.
@@ -58,14 +58,26 @@ options:
   config_path:
     description: The engine's file, where it is not the one the engine names.
     type: path
-  expected_sha256:
+  file:
+    description: The file to write, as O(step=read) names it; the engine's main file where it is left out.
+    type: path
+  expected:
     description:
-      - What O(step=read) returned. A file that is another one by now is left alone, and that is an error.
+      - Digest (sha256) by path of every file that O(step=read) returned. Where one is another by now, nothing is written, and that is an
+        error.
       - Empty where there was no file.
-    type: str
-    default: ""
+    type: dict
   content:
     description: The new bytes, in base64. Without it the file stays, and the engine is told to take it over.
+    type: str
+  remove:
+    description: Whether the file is to go; for files that this collection made.
+    type: bool
+    default: false
+  check:
+    description:
+      - Text of a main file, in base64, for the engine's parser, in which V(@NPU_FLEET_COPY@) stands for the path of a copy of O(file).
+      - For an O(file) that is not the main one.
     type: str
   bridge:
     description: Bytes, in base64, that the engine has to take over before those of O(content), so that a reload forgets what is gone.
@@ -105,6 +117,11 @@ options:
     type: str
     choices: [auto, never]
     default: auto
+  disruption:
+    description: Whether taking over may end running containers, where the engine can only be restarted and its unit ends them.
+    type: str
+    choices: [refuse, allow]
+    default: refuse
   backup:
     description: Whether the copy of the old file is kept after success.
     type: bool
@@ -171,11 +188,16 @@ effective:
     runtimes:
       description: The engine's runtimes by name.
       type: dict
-      sample: {"runc": {"path": "runc", "args": []}}
+      sample: {"runc": {"path": "runc", "args": [], "type": null}}
     default_runtime:
       description: The engine's default runtime.
       type: str
       sample: runc
+    handlers:
+      description: Runtime handlers that it tells kubelet of, where it tells them.
+      type: list
+      elements: str
+      sample: null
 live_restore:
   description: Whether the engine keeps containers alive while it is down.
   returned: step=read
@@ -191,46 +213,79 @@ config_path:
   returned: step=read
   type: str
   sample: /etc/docker/daemon.json
-target:
-  description: The file behind symbolic links.
+files:
+  description: The engine's files, in the order in which it reads them.
   returned: step=read
-  type: str
-  sample: /etc/docker/daemon.json
-link:
-  description: What O(config_path) points to, where it is a symbolic link.
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file, as the engine names it.
+      type: str
+      sample: /etc/docker/daemon.json
+    target:
+      description: The file behind symbolic links.
+      type: str
+      sample: /etc/docker/daemon.json
+    link:
+      description: What it points to, where it is a symbolic link.
+      type: str
+      sample: null
+    exists:
+      description: Whether it is there.
+      type: bool
+      sample: true
+    content:
+      description: Its bytes in base64.
+      type: str
+      sample: e30K
+    sha256:
+      description: Digest of the bytes.
+      type: str
+      sample: ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356
+    mode:
+      description: Its mode.
+      type: str
+      sample: "0644"
+    owner:
+      description: Its user id.
+      type: int
+      sample: 0
+    group:
+      description: Its group id.
+      type: int
+      sample: 0
+    role:
+      description: What it is to the engine, V(main), V(import), V(template), V(dropin) or V(generated), which is never written.
+      type: str
+      sample: main
+effective_text:
+  description: The configuration in effect as the engine's own program prints it, where it has a command for that.
   returned: step=read
   type: str
   sample: null
-exists:
-  description: Whether the file is there.
+writable:
+  description: Paths that may be written; the last part may have wildcards.
+  returned: step=read
+  type: list
+  elements: str
+  sample: [/etc/docker/daemon.json]
+takes_over_by:
+  description: What the engine needs to take over a change, V(reload) or V(restart).
+  returned: step=read
+  type: str
+  sample: reload
+restart_kills:
+  description: Running containers or pods that taking over would end.
+  returned: step=read
+  type: list
+  elements: str
+  sample: []
+kubelet:
+  description: Whether kubelet uses this engine; null where that is not known.
   returned: step=read
   type: bool
-  sample: true
-content:
-  description: Its bytes in base64.
-  returned: step=read
-  type: str
-  sample: e30K
-sha256:
-  description: Digest of the bytes.
-  returned: step=read
-  type: str
-  sample: ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356
-mode:
-  description: Mode of the file.
-  returned: step=read
-  type: str
-  sample: "0644"
-owner:
-  description: User id of the file.
-  returned: step=read
-  type: int
-  sample: 0
-group:
-  description: Group id of the file.
-  returned: step=read
-  type: int
-  sample: 0
+  sample: false
 flag_keys:
   description: Keys of the file that the engine's command line sets.
   returned: step=read
@@ -308,11 +363,22 @@ actions:
   type: list
   elements: str
   sample: [reload]
+killed:
+  description: Running containers or pods that the restart ended, with O(disruption=allow).
+  returned: step=commit
+  type: list
+  elements: str
+  sample: []
+not_checked:
+  description: What could not be checked, and why.
+  returned: step=commit
+  type: str
+  sample: null
 backup_file:
   description: The copy of the old file.
   returned: step=commit
   type: str
-  sample: /var/lib/npu-fleet/backups/daemon.json.20260101T120000Z.0123456789ab
+  sample: /var/lib/npu-fleet/backups/etc-docker-daemon.json.20260101T120000Z.0123456789ab
 validation:
   description: How the new bytes were checked.
   returned: step=commit
@@ -336,13 +402,16 @@ def argument_spec():
     """Return the module's options."""
     return {
         "step": {"type": "str", "choices": ["read", "commit"], "required": True},
-        "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "containerd", "crio", "k3s", "rke2"]},
+        "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "containerd", "k3s", "rke2", "crio", "isulad"]},
         "name": {"type": "str", "required": True},
         "path": {"type": "str"},
         "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
         "config_path": {"type": "path"},
-        "expected_sha256": {"type": "str", "default": ""},
+        "file": {"type": "path"},
+        "expected": {"type": "dict"},
         "content": {"type": "str", "no_log": True},
+        "remove": {"type": "bool", "default": False},
+        "check": {"type": "str", "no_log": True},
         "bridge": {"type": "str", "no_log": True},
         "expect": {
             "type": "dict",
@@ -357,6 +426,7 @@ def argument_spec():
         "note": {"type": "dict"},
         "validate": {"type": "bool", "default": True},
         "restart": {"type": "str", "default": "auto", "choices": ["auto", "never"]},
+        "disruption": {"type": "str", "default": "refuse", "choices": ["refuse", "allow"]},
         "backup": {"type": "bool", "default": True},
         "timeout": {"type": "int", "default": 60},
         "command_timeout": {"type": "int", "default": 20},

@@ -10,6 +10,7 @@ import pytest
 from conftest import RUNTIME
 
 from ansible_collections.npu.fleet.plugins.module_utils import _files as files
+from ansible_collections.npu.fleet.plugins.module_utils._engine_docker import Engine
 from ansible_collections.npu.fleet.plugins.module_utils._engine_record import Record
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
@@ -26,8 +27,16 @@ def b64(text):
 
 def change(node, text=NEW, **values):
     """Commit ``text`` over what is there now."""
-    expected = files.snapshot(str(node.config)).sha256 or ""
-    return node.commit(**{"expected_sha256": expected, "content": b64(text), "expect": EXPECT, **values})
+    return node.commit(**{"expected": expected(node), "content": b64(text), "expect": EXPECT, **values})
+
+
+def expected(node):
+    return {"/etc/docker/daemon.json": files.snapshot(str(node.config)).sha256 or ""}
+
+
+def take_over(node):
+    """Commit without new bytes, as the controller does for a file that the engine has not taken over yet."""
+    return node.commit(expected=expected(node), content=None, expect=EXPECT)
 
 
 def backups(node):
@@ -42,8 +51,11 @@ def test_read_changes_nothing(node):
     before = node.tree()
     found = node.read()
     assert node.tree() == before
-    assert base64.b64decode(found["content"]).decode() == OLD
-    assert (found["engine"], found["config_path"], found["exists"], found["mode"]) == ("docker", "/etc/docker/daemon.json", True, "0644")
+    (file,) = found["files"]
+    assert base64.b64decode(file["content"]).decode() == OLD
+    assert (file["path"], file["role"], file["exists"], file["mode"]) == ("/etc/docker/daemon.json", "main", True, "0644")
+    assert (found["engine"], found["config_path"], found["writable"]) == ("docker", "/etc/docker/daemon.json", ["/etc/docker/daemon.json"])
+    assert (found["takes_over_by"], found["restart_kills"], found["kubelet"], found["effective_text"]) == ("reload", [], False, None)
     assert found["flag_keys"] == ["hosts"]
     assert found["program"] == {"exists": True, "executable": True}
     assert found["unit"] == {"name": "docker.service", "loaded": True, "state": "active", "kill_mode": "process", "can_reload": True}
@@ -51,7 +63,8 @@ def test_read_changes_nothing(node):
 
 def test_read_without_a_file(node):
     found = node.read()
-    assert (found["exists"], found["content"], found["sha256"], found["mode"]) == (False, "", None, None)
+    (file,) = found["files"]
+    assert (file["exists"], file["content"], file["sha256"], file["mode"]) == (False, "", None, None)
     assert not (node.root / "etc/docker").exists()
 
 
@@ -77,7 +90,7 @@ def test_commit_writes_reloads_and_keeps_a_private_copy(node):
     assert node.config.read_text() == NEW
     assert node.verbs() == ["reload"]
     assert (result["changed"], result["actions"], result["reload_required"]) == (True, ["reload"], False)
-    assert result["effective"]["runtimes"]["ascend"] == {"path": RUNTIME, "args": []}
+    assert result["effective"]["runtimes"]["ascend"] == {"path": RUNTIME, "args": [], "type": None}
     assert result["validation"].startswith("as JSON only: dockerd 20.10.24+dfsg1 has no --validate")
     (copy,) = backups(node)
     assert (copy.read_text(), str(copy)) == (OLD, result["backup_file"])
@@ -131,11 +144,11 @@ def test_mode_owner_attributes_and_link_stay(node):
 
 def test_changed_in_between_writes_nothing(node):
     node.write(OLD)
-    expected = node.read()["sha256"]
+    before_it = expected(node)
     node.write('{"debug": false}')
     before = node.tree()
     with pytest.raises(FleetError) as caught:
-        node.commit(expected_sha256=expected, content=b64(NEW), expect=EXPECT)
+        node.commit(expected=before_it, content=b64(NEW), expect=EXPECT)
     assert caught.value.code == "file_changed"
     assert {path for path in node.tree() if "npu-fleet" not in path} == set(before)
     assert node.config.read_text() == '{"debug": false}'
@@ -184,8 +197,9 @@ def test_dockerd_validates_the_copy_with_its_own_flags(node):
     assert change(node)["validation"] == "by dockerd --validate"
     (call,) = [call for call in node.state["calls"] if "--validate" in call]
     assert call[:3] == ["dockerd", "--validate", "--config-file"]
-    assert os.path.dirname(call[3]) == str(node.config.parent)
+    assert os.path.basename(call[3]) == "daemon.json"
     assert call[3] != str(node.config)
+    assert not os.path.exists(os.path.dirname(call[3]))
     assert call[4:] == ["--host=fd://"]
 
 
@@ -194,7 +208,7 @@ def test_what_dockerd_refuses_is_not_written(node):
     node.set(validate=True)
     with pytest.raises(FleetError, match="unknown-key.*Nothing was written") as caught:
         change(node, BAD)
-    assert caught.value.code == "config_refused"
+    assert caught.value.code == "parser_refused"
     assert node.config.read_text() == OLD
     assert node.verbs() == []
     assert [path.name for path in node.config.parent.iterdir()] == ["daemon.json"]
@@ -224,7 +238,7 @@ def test_a_refused_reload_puts_the_bytes_back(node):
     assert "journalctl -u docker" in error.hint
     assert "Error reconfiguring the daemon" in error.observed
     assert node.state["active"]
-    assert Record("docker", str(node.root)).pending is None
+    assert Record("docker", str(node.root)).pending == {}
 
 
 def test_a_refused_first_file_is_taken_away_again(node):
@@ -265,13 +279,12 @@ def test_a_dockerd_that_stays_down_is_said_to_be_down(node):
 def test_the_way_back_does_not_overwrite_a_third_party(node, monkeypatch):
     node.write(OLD)
     third = '{"debug": true, "bip": "192.0.2.1/24"}'
-    from ansible_collections.npu.fleet.plugins.module_utils._engine_docker_apply import Engine
 
-    def interfere(self, expect):
+    def interfere(self):
         node.config.write_text(third)
-        return self.info(), "it has something else"
+        return "it has something else"
 
-    monkeypatch.setattr(Engine, "wait", interfere)
+    monkeypatch.setattr(Engine, "take_over", interfere)
     with pytest.raises(FleetError, match="left as it is"):
         change(node)
     assert node.config.read_text() == third
@@ -291,7 +304,6 @@ def test_the_journal_is_masked(node):
 
 def cut(node, monkeypatch, method):
     """Commit, and die where ``method`` of the engine is called."""
-    from ansible_collections.npu.fleet.plugins.module_utils._engine_docker_apply import Engine
 
     def die(self, *_arguments):
         raise KeyboardInterrupt
@@ -307,9 +319,8 @@ def test_cut_between_write_and_reload_is_taken_up(node, monkeypatch):
     cut(node, monkeypatch, "take_over")
     assert node.config.read_text() == NEW
     assert "ascend" not in node.state["loaded"]["runtimes"]
-    found = node.read()
-    assert found["pending"]
-    result = node.commit(expected_sha256=found["sha256"], content=None, expect=EXPECT)
+    assert node.read()["pending"]
+    result = take_over(node)
     assert (result["changed"], result["actions"], node.verbs()) == (True, ["reload"], ["reload"])
     assert "ascend" in node.state["loaded"]["runtimes"]
     assert not node.read()["pending"]
@@ -320,7 +331,7 @@ def test_cut_and_then_refused_goes_back_to_the_file_before_the_cut(node, monkeyp
     cut(node, monkeypatch, "take_over")
     node.set(deaf=True)
     with pytest.raises(FleetError, match="byte for byte"):
-        node.commit(expected_sha256=node.read()["sha256"], content=None, expect=EXPECT)
+        take_over(node)
     assert node.config.read_text() == OLD
 
 
@@ -328,7 +339,7 @@ def test_cut_while_the_file_was_new_and_then_refused_takes_it_away(node, monkeyp
     cut(node, monkeypatch, "take_over")
     node.set(deaf=True)
     with pytest.raises(FleetError, match="byte for byte"):
-        node.commit(expected_sha256=node.read()["sha256"], content=None, expect=EXPECT)
+        take_over(node)
     assert not node.config.exists()
 
 
@@ -344,14 +355,16 @@ def test_a_pending_change_that_was_taken_over_meanwhile_is_history(node):
 
 
 def test_cut_before_the_rename_leaves_the_old_file(node, monkeypatch):
-    from ansible_collections.npu.fleet.plugins.module_utils import _engine_docker_apply as apply
+    rename = files.put_in_place
 
-    def die(_path, _target):
-        raise KeyboardInterrupt
+    def die(path, target):
+        if target == str(node.config):
+            raise KeyboardInterrupt
+        rename(path, target)
 
     node.write(OLD)
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "put_in_place", die)
+        patch.setattr(files, "put_in_place", die)
         with pytest.raises(KeyboardInterrupt):
             change(node)
     assert node.config.read_text() == OLD
@@ -381,7 +394,9 @@ def test_removal_goes_over_a_bridge_so_that_a_reload_forgets(node):
     result = change(node, '{"debug": true}', bridge=b64(bridge), expect=GONE, state="absent", path=None, note={})
     assert node.config.read_text() == '{"debug": true}'
     assert result["actions"] == ["reload", "reload"]
-    assert result["effective"] == {"runtimes": {"runc": {"path": "runc", "args": []}}, "default_runtime": "runc"}
+    assert result["effective"] == {
+        "runtimes": {"runc": {"path": "runc", "args": [], "type": None}}, "default_runtime": "runc", "handlers": None,
+    }
 
 
 def test_removal_without_a_bridge_is_not_believed(node):

@@ -8,6 +8,7 @@ import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils import _engine
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_docker as docker
+from ansible_collections.npu.fleet.plugins.module_utils import _engine_units as units
 from ansible_collections.npu.fleet.plugins.module_utils._command import Result, run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
@@ -26,7 +27,7 @@ def test_a_running_dockerd(node):
         "name": "docker", "version": "20.10.24+dfsg1", "active": True, "config_path": "/etc/docker/daemon.json",
         "config_sha256": hashlib.sha256(node.config.read_bytes()).hexdigest(),
         "runtimes": {"ascend": "/a", "runc": "runc"}, "default_runtime": "runc", "live_restore": False, "containers_running": 1,
-        "configured": {"runtimes": {"ascend": "/a"}, "default_runtime": None, "error": None}, "error": None,
+        "configured": {"runtimes": {"ascend": "/a"}, "default_runtime": None, "error": None}, "error": None, "kubelet": False, "cdi": False,
     }  # fmt: skip
     assert [call for call in node.state["calls"] if call[0] == "docker"] == [["docker", "info", "--format", "{{json .}}"]]
 
@@ -145,7 +146,7 @@ def test_answers_that_are_none(node, result, error):
 
 def test_an_answer():
     info = docker.parse_info(json.dumps(INFO))
-    assert info["runtimes"]["ascend"] == {"path": "/a", "args": ["--x"]}
+    assert info["runtimes"]["ascend"] == {"path": "/a", "args": ["--x"], "type": None}
     assert (info["live_restore"], info["containers_running"], info["error"]) == (True, 3, None)
 
 
@@ -210,29 +211,18 @@ def test_the_running_command_line_wins_over_the_unit(node):
 
 def test_without_systemd(node):
     (node.root / "usr/bin/systemctl").unlink()
-    unit = docker.query_unit(run, str(node.root))
+    unit = units.query_unit(run, str(node.root), 20, docker.UNIT)
     assert (unit["loaded"], unit["state"], unit["command"]) == (False, None, [])
 
 
-@pytest.mark.parametrize("wanted", ["containerd", "crio", "k3s", "rke2"])
-def test_later_engines_are_named_as_not_supported(node, wanted):
-    with pytest.raises(FleetError, match=f"The engine {wanted} is not supported in this release.*Supported: docker") as caught:
-        _engine.choose(wanted, str(node.root))
-    assert caught.value.code == "engine_unsupported"
-
-
 def test_auto(node):
-    assert _engine.choose("auto", str(node.root)) is docker
+    assert _engine.choose("auto", run, str(node.root)) == (docker, False)
     node.remove_docker()
     with pytest.raises(FleetError) as caught:
-        _engine.choose("auto", str(node.root))
+        _engine.choose("auto", run, str(node.root))
     assert caught.value.code == "engine_missing"
     with pytest.raises(FleetError, match="docker is not installed.*apt-get install docker.io"):
-        _engine.choose("docker", str(node.root))
-    (node.root / "usr/bin/containerd").write_text("#!/bin/sh\n")
-    (node.root / "usr/bin/containerd").chmod(0o755)
-    with pytest.raises(FleetError, match="containerd is not supported in this release"):
-        _engine.choose("auto", str(node.root))
+        _engine.choose("docker", run, str(node.root))
 
 
 INFO_UP = {"active": True, "error": None, "default_runtime": "runc", "runtimes": {"ascend": {"path": "/a", "args": ["-x"]}}}
