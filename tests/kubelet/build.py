@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Build the kubelet stand-in: an overlay for a node image with systemd.
 
-DIR/rootfs/              /opt/kubelet-standin (code and wheels), /usr/local/bin/kubelet-ctl, kubelet.service (enabled)
+DIR/rootfs/              /opt/kubelet-standin (code and wheels), /usr/bin/kubelet, /usr/local/bin/kubelet-ctl, kubelet.service (enabled)
 DIR/rootfs/debian-packages.txt  Debian packages the node needs for it
 """
 
@@ -25,9 +25,11 @@ Description=Kubelet stand-in (device plugins, PodResources, node status)
 After=network.target
 
 [Service]
-Environment=PYTHONPATH=/opt/kubelet-standin:/opt/kubelet-standin/site-packages
 Environment=KUBELET_STANDIN_STATUS_SECONDS={status_seconds}
-ExecStart=/usr/bin/python3 -m kubelet_standin
+# As kubeadm's packages do it: who wants another engine says so in this file.
+Environment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/cri-dockerd.sock
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS
 Restart=always
 RestartSec=1
 
@@ -39,7 +41,7 @@ import sys
 
 sys.path[:0] = ["/opt/kubelet-standin", "/opt/kubelet-standin/site-packages"]
 
-from kubelet_standin.control import main
+from kubelet_standin.{module} import main
 
 sys.exit(main())
 """
@@ -74,7 +76,8 @@ def build(out: Path, python_version: str, arch: str, status_seconds: float) -> N
             archive.extractall(root / HOME / "site-packages")
     for source in sorted((HERE / "kubelet_standin").glob("*.py")):
         write(root / HOME / "kubelet_standin" / source.name, source.read_text())
-    write(root / "usr/local/bin/kubelet-ctl", COMMAND, 0o755)
+    write(root / "usr/local/bin/kubelet-ctl", COMMAND.format(module="control"), 0o755)
+    write(root / "usr/bin/kubelet", COMMAND.format(module="kubelet"), 0o755)
     write(root / UNITS / "kubelet.service", UNIT.format(status_seconds=f"{status_seconds:g}"))
     wanted = root / UNITS / "multi-user.target.wants/kubelet.service"
     wanted.parent.mkdir(parents=True)

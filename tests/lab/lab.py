@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A fleet on one machine: simulated NPU servers, a depot, an API server stand-in, and the inventory and variables of a user.
 
-    lab.py build                 build simulator, packages, kubelet stand-in and node image (cached)
-    lab.py up NAME [--count N] [--depot DIR]   boot N fresh nodes NAME-1 .. NAME-N and write .build/lab/NAME/
+    lab.py build [--suite S]     build simulator, packages, kubelet stand-in and node image (cached)
+    lab.py up NAME [--count N] [--depot DIR] [--suite S] [--engine E]
+                                 boot N fresh nodes NAME-1 .. NAME-N whose kubelet uses that engine, and write .build/lab/NAME/
     lab.py down NAME             take them away
     lab.py destroy               take every node, image and the container engine away
 
@@ -29,6 +30,11 @@ BUILD = REPO / ".build"
 GATEWAY = "172.30.0.1"
 #: The one release that is simulated: a row of the public matrix (HDK 25.5.0, CANN 8.5.0, MindCluster 7.3.0).
 RELEASE = {"driver": "25.5.0", "firmware": "7.8.0.5.216", "cann": "8.5.0", "docker_runtime": "7.3.0"}
+
+#: Debian releases that the nodes may be, with the Python of each.
+SUITES = {"bookworm": "3.11", "trixie": "3.13", "sid": "3.14"}
+#: Where a kubelet reaches its engine; docker is what the stand-in says by itself.
+ENDPOINTS = {"docker": None, "containerd": "unix:///run/containerd/containerd.sock"}
 
 sys.path.insert(0, str(REPO / "tests" / "nodes"))
 
@@ -59,20 +65,21 @@ def collections_path():
     return path
 
 
-def build():
+def build(suite="bookworm"):
     """Everything a node is made of. Each part is cached by its own tool."""
     if os.geteuid() != 0:
         sys.exit("This starts a container engine of its own: run it as root, or with sudo.")
     say("container engine and base system for the nodes")
-    nodes("prepare")
+    nodes("prepare", "--suite", suite)
     say("simulated NPU hardware: libdcmi, npu-smi, devices")
     tool("tests/simulator/build.py", "--out", BUILD / "simulator")
     say("simulated vendor packages (makeself .run files)")
     tool("tests/simulator/packages/build.py", "--out", BUILD / "depot", "--payload", BUILD / "simulator/payload")
     say("kubelet stand-in")
-    tool("tests/kubelet/build.py", "--out", BUILD / "kubelet", "--python-version", "3.11", "--arch", "x86_64")
+    kubelet = BUILD / ("kubelet" if suite == "bookworm" else f"kubelet-{suite}")
+    tool("tests/kubelet/build.py", "--out", kubelet, "--python-version", SUITES[suite], "--arch", "x86_64")
     say("node image")
-    nodes("image", "--overlay", BUILD / "simulator/rootfs", "--overlay", BUILD / "kubelet/rootfs")
+    nodes("image", "--suite", suite, "--overlay", BUILD / "simulator/rootfs", "--overlay", kubelet / "rootfs")
     collections_path()
 
 
@@ -119,7 +126,7 @@ def node_names(name, count):
     return [f"{name}-{i}" for i in range(1, count + 1)]
 
 
-def up(name, count=1, depot=None):
+def up(name, count=1, depot=None, suite="bookworm", engine="docker"):
     """Boot fresh nodes and write what a user would write. Returns the lab's folder."""
     lab = BUILD / "lab" / name
     down(name)
@@ -127,7 +134,9 @@ def up(name, count=1, depot=None):
     names = node_names(name, count)
     (lab / "nodes.json").write_text(json.dumps(names))
     for node in names:
-        nodes("up", node)
+        nodes("up", node, "--suite", suite)
+        if ENDPOINTS[engine]:
+            _use_engine(node, ENDPOINTS[engine])
     depot = Path(depot or BUILD / "depot")
     depot_port, api_port = _free_port(), _free_port()
     kubeconfig = lab / "kubeconfig"
@@ -140,6 +149,12 @@ def up(name, count=1, depot=None):
         nodes("exec", node, "--", "kubelet-ctl", "join", "--server", f"http://{GATEWAY}:{api_port}", "--token", token)
     _write_user_files(lab, names, depot, depot_port, kubeconfig)
     return lab
+
+
+def _use_engine(node, endpoint):
+    """What an admin does who wants kubelet to use another engine than the one its package names."""
+    line = f"KUBELET_EXTRA_ARGS=--container-runtime-endpoint={endpoint}"
+    nodes("exec", node, "--", "sh", "-c", f"echo '{line}' > /etc/default/kubelet && systemctl restart kubelet")
 
 
 def _write_user_files(lab, names, depot, depot_port, kubeconfig):
@@ -198,19 +213,22 @@ def destroy():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("build")
-    verb = verbs.add_parser("up")
+    suite = argparse.ArgumentParser(add_help=False)
+    suite.add_argument("--suite", choices=list(SUITES), default="bookworm", help="Debian release of the nodes (default %(default)s)")
+    verbs.add_parser("build", parents=[suite])
+    verb = verbs.add_parser("up", parents=[suite])
     verb.add_argument("name")
     verb.add_argument("--count", type=int, default=1)
     verb.add_argument("--depot", type=Path, help="folder with packages, instead of the one that build makes")
+    verb.add_argument("--engine", choices=list(ENDPOINTS), default="docker", help="what kubelet uses (default %(default)s)")
     verb = verbs.add_parser("down")
     verb.add_argument("name")
     verbs.add_parser("destroy")
     args = parser.parse_args()
     if args.verb == "build":
-        build()
+        build(args.suite)
     elif args.verb == "up":
-        say(f"lab {args.name} in {up(args.name, args.count, args.depot)}")
+        say(f"lab {args.name} in {up(args.name, args.count, args.depot, args.suite, args.engine)}")
     elif args.verb == "down":
         down(args.name)
     else:

@@ -134,7 +134,9 @@ def again(down):
     """A new process image closes every socket and removes none, as the end of a kubelet does."""
     log(f"restarting after {down} s")
     os.environ["KUBELET_STANDIN_DOWN"] = str(down)
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  no shell is wanted
+    # By its own path where it has one: a process keeps the name of what was executed.
+    program, words = (sys.argv[0], sys.argv) if os.access(sys.argv[0], os.X_OK) else (sys.executable, sys.orig_argv)
+    os.execv(program, words)  # noqa: S606  no shell is wanted
 
 
 def parse(argv):
@@ -148,6 +150,8 @@ def parse(argv):
     parser.add_argument("--status-seconds", type=float, default=float(env("KUBELET_STANDIN_STATUS_SECONDS", "10")))
     parser.add_argument("--topology-policy", choices=["none", "restricted"], default=env("KUBELET_STANDIN_TOPOLOGY_POLICY", "none"))
     parser.add_argument("--numa-nodes", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
+    parser.add_argument("--container-runtime-endpoint", metavar="ADDRESS", help="of the engine, for those who look; pods run nowhere")
+    parser.add_argument("--version", action="version", version="Kubernetes v1.36.0")
     return parser.parse_args(argv)
 
 
