@@ -1,7 +1,7 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which of the engines that were seen counts: for the plan and preflight on the controller, and for the gates. Pure. Private."""
+"""Which of the engines that were seen counts, for plan, preflight and gates alike. Pure. Private to the collection."""
 
 
 def engine_of(engines, wanted="auto"):
@@ -32,3 +32,11 @@ def runtime_path(engine, runtime, otherwise=None):
         if (known or {}).get(runtime):
             return known[runtime]
     return otherwise
+
+
+def socket_of(engine):
+    """Where containerd of this engine listens, without a scheme."""
+    told = engine.get("socket") or engine.get("endpoint")
+    if told:
+        return told[len("unix://"):] if told.startswith("unix://") else told
+    return "/run/containerd/containerd.sock" if engine["name"] == "containerd" else "/run/k3s/containerd/containerd.sock"

@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import socket_of
 from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text
 from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, make_folder, under
 from ansible_collections.npu.fleet.plugins.module_utils._gates_container import VARIABLE
@@ -39,14 +40,6 @@ def engine_for(run, engine, runtime, path, work, *, root="/"):
         return Containerd(run, client_of(name, root), socket_of(engine), path, work)
     # These have no client of their own that starts something without an image.
     return Bundle(run, path, work)
-
-
-def socket_of(engine):
-    """Where containerd of this engine listens, without a scheme."""
-    told = engine.get("socket") or engine.get("endpoint")
-    if told:
-        return told[len("unix://"):] if told.startswith("unix://") else told
-    return "/run/containerd/containerd.sock" if engine["name"] == "containerd" else "/run/k3s/containerd/containerd.sock"
 
 
 def client_of(name, root="/"):

@@ -19,6 +19,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages._good import C
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_PATH
 from ansible_collections.npu.fleet.plugins.module_utils._packages._records import parse_values
 from ansible_collections.npu.fleet.plugins.module_utils._packages._state import INSTALL_INFO
+from ansible_collections.npu.fleet.plugins.module_utils._preflight_engine import engine_facts
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_foreign import foreign
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_kernel import boots_next, modules_for, sources
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_tools import BUILD_TOOLS, TOOLS
@@ -60,6 +61,7 @@ def look(params, npu):
         "iommu_groups": len(listed(os.path.join(sysfs, "kernel/iommu_groups"))),
         "containers": containers(root, sorted({holder["container"] for holder in npu["holders"] if holder["container"]})),
         "foreign": foreign(root, params["proc_root"], release),
+        "container": engine_facts(npu, root, run),
         "proxies": proxies(root),
         "selinux": selinux(sysfs),
         "directories": [path for path in ("/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi") if os.path.isdir(under(root, path))],

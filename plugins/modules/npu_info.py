@@ -201,9 +201,12 @@ npu:
       sample: {"firmware": {"state": "absent", "version": null, "running": null, "path": null, "reason": null, "record": {}}}
     engines:
       description:
-        - Container engines on the node. C(runtimes) and C(default_runtime) are what the engine has in effect.
+        - Container engines on the node, C(docker), C(containerd), C(k3s), C(rke2), C(crio) or C(isulad). C(runtimes) and
+          C(default_runtime) are what the engine has in effect.
         - C(configured) is what its configuration file says, and so what it would have after its next start; for a file that is broken
           C(error) there has the line.
+        - C(kubelet) tells whether the kubelet of this node uses the engine, V(none) where there is a kubelet and nobody could tell.
+        - C(cdi) tells whether the engine is known to take CDI devices and that is switched on; V(none) when it is not known.
       type: list
       elements: dict
       sample:
@@ -220,6 +223,8 @@ npu:
             runtimes: {"ascend": "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"}
             default_runtime: null
             error: null
+          kubelet: true
+          cdi: false
           error: null
     agent:
       description: The agent as it is on the node.
@@ -270,6 +275,8 @@ npu:
           C(virtual) and C(iommu_groups) the machine, C(containers) names and pods of the holders' containers, C(foreign) device plugins
           and driver containers of others, C(proxies) where proxies are set (never their values), C(selinux), and remains that make a
           package fail (C(directories), C(bundle_record)).
+        - C(container) has how kubelet reaches its engine, and for each engine its C(unit), what of its C(file) would keep it from starting
+          (names of keys, never values), its C(cri) part and its C(cgroup_driver).
       type: dict
       sample:
         kernel:
@@ -288,6 +295,15 @@ npu:
         iommu_groups: 0
         containers: {}
         foreign: {"programs": [], "containers": [], "sockets": [], "folders": []}
+        container:
+          kubelet: {"installed": true, "endpoint": "unix:///run/containerd/containerd.sock", "source": "/var/lib/kubelet/config.yaml",
+                    "cgroup_driver": "systemd", "cgroup_source": "/var/lib/kubelet/config.yaml"}
+          engines:
+            containerd:
+              unit: {"name": "containerd.service", "load": "loaded", "active": "active", "kill_mode": "process"}
+              file: null
+              cri: {"loaded": true, "error": null, "disabled": false}
+              cgroup_driver: systemd
         proxies: []
         selinux: {"mode": null, "bindings": null, "python": "/usr/bin/python3"}
         directories: []

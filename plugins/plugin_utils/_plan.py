@@ -11,7 +11,7 @@ runs again on the node right before it acts.
 from __future__ import annotations
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
-from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_space, _plan_checks, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_engine, _findings_space, _plan_checks, _plan_pins
 from ansible_collections.npu.fleet.plugins.plugin_utils._findings import CHIP_COMPONENTS
 from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step
 
@@ -66,6 +66,8 @@ def make_plan(observed, wanted):
     in_use = _plan_checks.holders(observed)
     judged, verdict, release = _plan_checks.compatible(observed, todo, pins, wanted)
     back = _plan_checks.way_back(observed, todo)
+    runtime = wanted.get("runtime") if pins.versions.get("docker_runtime") else None
+    engine = engine_step(observed, runtime)
     findings = [
         *_plan_checks.running(observed),
         *pins.problems,
@@ -77,12 +79,13 @@ def make_plan(observed, wanted):
         *_plan_checks.unknown_chips(observed, todo),
         *missing_files,
         *_findings.judge(observed, wanted, steps, reboots=reboots),
+        *_findings_engine.judge(observed, wanted, runtime, engine),
         *_plan_checks.no_way_back(back),
     ]
     plan = {
         "packages": todo,
         "components": in_rows(steps),
-        "engine": engine_step(observed, wanted.get("runtime") if pins.versions.get("docker_runtime") else None),
+        "engine": engine,
         "versions": pins.versions,
         "release": release,
         "verdict": verdict,

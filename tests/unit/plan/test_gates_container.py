@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_container as container
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_engines as engines
 from ansible_collections.npu.fleet.plugins.module_utils._command import run as really_run
-from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path, socket_of
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
 
@@ -300,7 +300,7 @@ def test_each_engine_has_its_way(engine, kind, tmp_path):
     ({"name": "rke2"}, "/run/k3s/containerd/containerd.sock"), ({"name": "containerd", "socket": "unix:///run/x.sock"}, "/run/x.sock"),
 ])
 def test_where_containerd_listens(engine, path):
-    assert engines.socket_of(engine) == path
+    assert socket_of(engine) == path
 
 
 def test_ctr_of_each_distribution(tmp_path):
