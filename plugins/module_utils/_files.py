@@ -9,6 +9,7 @@ links would be parted from them: these are written in place.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -29,6 +30,7 @@ MAX_BYTES = 1 << 20
 # ``path`` as asked for, ``target`` behind a symbolic link (else the same), ``links``: how many hard links; ``data`` is None where there is
 # no file.
 Snapshot = namedtuple("Snapshot", "path target link data sha256 mode uid gid xattrs links")
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE (linux/falloc.h); os.posix_fallocate would make the file longer
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -221,27 +223,34 @@ def overwrite(before, data):
     try:
         descriptor = os.open(before.target, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            size = os.fstat(descriptor).st_size
-            if len(data) > size:
-                _reserve(descriptor, size, len(data))
-            done = 0
-            while done < len(data):
-                done += os.pwrite(descriptor, data[done:], done)
-            os.ftruncate(descriptor, len(data))
-            os.fsync(descriptor)
+            _reserve(descriptor, len(data))
+            try:
+                _pour(descriptor, data)
+            except OSError:
+                _pour(descriptor, before.data)
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:
         raise file_error("write", before.target, error) from error
 
 
-def _reserve(descriptor, size, wanted):
-    try:
-        os.posix_fallocate(descriptor, 0, wanted)
-    except OSError as error:
-        os.ftruncate(descriptor, size)
-        if error.errno in _NO_SPACE:
-            raise
+def _pour(descriptor, data):
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], done)
+    os.ftruncate(descriptor, len(data))
+    os.fsync(descriptor)
+
+
+def _reserve(descriptor, size):
+    """Take room for ``size`` bytes without a change of the file that anybody sees, where the file system can do that."""
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if fallocate is None:
+        return
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+    if fallocate(descriptor, _KEEP_SIZE, 0, max(1, size)) != 0 and ctypes.get_errno() in _NO_SPACE:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def sweep(target):
