@@ -9,6 +9,7 @@ Its documentation is ``plugins/modules/oci_runtime.py``.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ansible.plugins.action import ActionBase
 
@@ -19,6 +20,7 @@ from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types imp
 
 NODE_MODULE = "npu.fleet.oci_runtime_node"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+DONE_KEYS = ("changed", "actions", "backup_file", "validation", "not_checked", "reload_required", "killed")
 # What of a failed module may be shown. Its stdout may not: an answer that could not be parsed holds the file's bytes.
 SAFE_KEYS = ("msg", "error", "rc", "unreachable", "skipped")
 
@@ -26,7 +28,7 @@ SAFE_KEYS = ("msg", "error", "rc", "unreachable", "skipped")
 def argument_spec():
     """Return the options of the action."""
     return {
-        "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "containerd", "crio", "k3s", "rke2"]},
+        "engine": {"type": "str", "default": "auto", "choices": ["auto", "docker", "containerd", "k3s", "rke2", "crio", "isulad"]},
         "name": {"type": "str", "default": "ascend"},
         "path": {"type": "str"},
         "args": {"type": "list", "elements": "str"},
@@ -35,6 +37,7 @@ def argument_spec():
         "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
         "validate": {"type": "bool", "default": True},
         "restart": {"type": "str", "default": "auto", "choices": ["auto", "never"]},
+        "disruption": {"type": "str", "default": "refuse", "choices": ["refuse", "allow"]},
         "backup": {"type": "bool", "default": True},
         "timeout": {"type": "int", "default": 60},
     }
@@ -66,25 +69,27 @@ class ActionModule(ActionBase):
         found = self._node(dict(common, step="read"), task_vars)
         if found.get("failed") or found.get("unreachable"):
             return _only_safe(found)
-        plan = config.plan(found, wanted)
+        plan = config.plan(found, replace(wanted, engine=found["engine"]))
         missing_program = config.runtime_missing(found, wanted)
         if missing_program:
             if not self._task.check_mode:
                 raise missing_program
             plan.warnings.append(str(missing_program))
-        result = _result(found, plan, params["restart"])
+        result = _result(found, plan, params)
         acts = plan.edit.changed or params["restart"] != "never"
         if plan.commit is None or not acts or self._task.check_mode:
             result["changed"] = plan.commit is not None and acts
             return result
         commit = dict(common, step="commit", **plan.commit)
-        commit.update({key: params[key] for key in ("validate", "restart", "backup")})
+        commit.update({key: params[key] for key in ("validate", "restart", "disruption", "backup")})
         done = self._node(commit, task_vars)
         if done.get("failed") or done.get("unreachable"):
             return _only_safe(done)
-        result.update({key: done[key] for key in ("changed", "actions", "backup_file", "validation", "reload_required")})
+        result.update({key: done[key] for key in DONE_KEYS})
         result["effective"] = _effective(done["effective"])
-        result["warnings"] = result.get("warnings", []) + (done.get("warnings") or [])
+        warnings = plan.warnings + (done.get("warnings") or [])
+        if warnings:
+            result["warnings"] = [mask_text(warning) for warning in warnings]
         return result
 
     def _node(self, arguments, task_vars):
@@ -103,26 +108,37 @@ def _wanted(params):
 
 def _effective(effective):
     runtimes = {name: mask_value(runtime) for name, runtime in effective["runtimes"].items()}
-    return {"runtimes": runtimes, "default_runtime": effective["default_runtime"]}
+    return {"runtimes": runtimes, "default_runtime": effective["default_runtime"], "handlers": effective.get("handlers")}
 
 
-def _result(found, plan, restart):
+def _result(found, plan, params):
+    never = params["restart"] == "never"
     result = {
         "changed": False,
         "engine": found["engine"],
         "engine_version": found["version"],
-        "config_path": found["config_path"],
+        "kubelet": found.get("kubelet"),
+        "config_path": plan.edit.path,
         "previous_default": plan.edit.previous_default,
         "effective": _effective(found["effective"]),
         "actions": [],
         "backup_file": None,
         "validation": None,
-        "reload_required": restart == "never" and (plan.missing is not None or plan.edit.changed),
+        "not_checked": None,
+        "reload_required": never and (plan.missing is not None or plan.edit.changed),
+        "takes_over_by": config.verb(found),
+        "killed": [],
         "containers_running": found["containers_running"],
         "live_restore": found["live_restore"],
     }
     if plan.edit.changed:
         result["diff"] = config.diff(found, plan)
+    kills = config.killed(found, plan, params["restart"])
+    if kills and params["disruption"] != "allow":
+        names = ", ".join(kills)
+        plan.warnings.append(
+            f"Taking over needs a restart that would end what runs in {found['engine']}: {names}. Drain the node, or set disruption=allow."
+        )
     if plan.warnings:
         result["warnings"] = [mask_text(warning) for warning in plan.warnings]
     return result

@@ -1,10 +1,10 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which editor knows which engine's file, and what a run has to do. Private to the collection.
+"""Which editor knows which engine's files, and what a run has to do. Private to the collection.
 
-An editor is a module with ``edit``, ``bridge``, ``keys`` and ``masked`` (see ``_engine_config_docker.py``). A later engine is a new editor
-file here and a new entry in EDITORS.
+An editor is a module with ``plan_edit(found, wanted)`` and ``masked(text)``. Another engine is a new editor file here and a new entry in
+EDITORS.
 """
 
 from __future__ import annotations
@@ -12,19 +12,31 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field
 
-from ansible_collections.npu.fleet.plugins.module_utils import _engine_docker as docker
+from ansible_collections.npu.fleet.plugins.module_utils._engine_base import unmet
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_docker
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, Wanted
+from ansible_collections.npu.fleet.plugins.plugin_utils import (
+    _engine_config_containerd,
+    _engine_config_crio,
+    _engine_config_docker,
+    _engine_config_isulad,
+    _engine_config_k3s,
+)
+from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, Wanted, files_of
 
-EDITORS = {"docker": _engine_config_docker}
+EDITORS = {
+    "docker": _engine_config_docker,
+    "containerd": _engine_config_containerd,
+    "k3s": _engine_config_k3s,
+    "rke2": _engine_config_k3s,
+    "crio": _engine_config_crio,
+    "isulad": _engine_config_isulad,
+}
 
 
 @dataclass
 class Plan:
     """What a run has to do: ``commit`` are the arguments of the second step (None where nothing is to be done)."""
 
-    before: str
     edit: Edit
     expect: dict
     missing: str | None
@@ -34,64 +46,35 @@ class Plan:
 
 def plan(found: dict, wanted: Wanted) -> Plan:
     """Decide from what ``oci_runtime_node`` read on the node. Pure; raises FleetError for a file or an engine that must not be touched."""
-    editor = EDITORS[found["engine"]]
-    path = found["config_path"]
-    data = base64.b64decode(found["content"]) if found["exists"] else None
-    runtimes = found["effective"]["runtimes"]
-    edit = editor.edit(data, path, wanted, found["note"], known_runtimes=runtimes)
-    before = data.decode("utf-8") if data is not None else ""
-    _refuse_conflicts(found, wanted, editor.keys(edit.text))
+    edit = EDITORS[found["engine"]].plan_edit(found, wanted)
     expect = {"state": wanted.state, "name": wanted.name, "path": wanted.path, "args": edit.args, "default": edit.default}
-    info = {
-        "active": found["active"],
-        "error": found["error"],
-        "runtimes": runtimes,
-        "default_runtime": found["effective"]["default_runtime"],
-    }
-    # A dockerd that is down has no runtime to forget; it is not started for a removal.
-    missing = None if wanted.state == "absent" and not found["active"] else docker.unmet(info, expect)
-    warnings = list(edit.warnings) + _warnings(found, wanted)
-    result = Plan(before, edit, expect, missing, None, warnings)
+    info = {key: found[key] for key in ("active", "error")}
+    info.update({key: found["effective"][key] for key in ("runtimes", "default_runtime")})
+    # An engine that is down has no runtime to forget; it is not started for a removal.
+    missing = None if wanted.state == "absent" and not found["active"] else unmet(found["engine"], info, expect)
+    result = Plan(edit, expect, missing, None, list(edit.warnings) + _warnings(found, wanted))
     if edit.changed or missing is not None:
-        bridge = None
-        if wanted.state == "absent" and missing is not None:
-            bridge = editor.bridge(edit.text, default=info["default_runtime"] == wanted.name)
+        bridge = edit.bridge if missing is not None else None
         result.commit = {
-            "expected_sha256": found["sha256"] or "",
-            "content": _encoded(edit.text) if edit.changed else None,
-            "bridge": _encoded(bridge) if bridge is not None else None,
+            "file": edit.path,
+            "expected": _expected(found, edit.path),
+            "content": _encoded(edit.text) if edit.changed and not edit.remove else None,
+            "remove": edit.remove,
+            "bridge": _encoded(bridge),
+            "check": _encoded(edit.check),
             "expect": expect,
             "note": edit.note,
         }
     return result
 
 
-def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8")).decode("ascii")
+def _expected(found: dict, path: str) -> dict[str, str]:
+    """Return the digests of all files that the decision rests on; "" where there was none, also for the one that is to be made."""
+    return {path: "", **{file.path: file.sha256 or "" for file in files_of(found)}}
 
 
-def _refuse_conflicts(found: dict, wanted: Wanted, keys: list[str]) -> None:
-    """Raise where the file and the command line of dockerd contradict each other: it would not start or reload."""
-    path = found["config_path"]
-    both = docker.conflicts(keys, found["flag_keys"])
-    if both:
-        raise FleetError(
-            "{}: {} stands in the file and on the command line of dockerd ({}); dockerd refuses to start or reload like that. Nothing was "
-            "changed.".format(path, ", ".join(f'"{key}"' for key in both), found["unit"]["name"]),
-            "config_conflict",
-            phase="check",
-            object=path,
-            observed=", ".join(both),
-            hint="Keep each in one place: the file, or ExecStart (systemctl edit {}).".format(found["unit"]["name"]),
-        )
-    if wanted.state == "absent" and found.get("default_flag") == wanted.name:
-        raise FleetError(
-            f"dockerd is started with --default-runtime={wanted.name}; without that runtime it would not start. Nothing was changed.",
-            "config_conflict",
-            phase="check",
-            object=path,
-            hint="Take the flag away with 'systemctl edit {}' first.".format(found["unit"]["name"]),
-        )
+def _encoded(text: str | None) -> str | None:
+    return None if text is None else base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 def _warnings(found: dict, wanted: Wanted) -> list[str]:
@@ -122,10 +105,20 @@ def runtime_missing(found: dict, wanted: Wanted) -> FleetError | None:
 
 def diff(found: dict, planned: Plan) -> dict:
     """Return the change as Ansible shows it, credentials masked."""
-    masked, path = EDITORS[found["engine"]].masked, found["config_path"]
+    masked, edit = EDITORS[found["engine"]].masked, planned.edit
     return {
-        "before": masked(planned.before),
-        "after": masked(planned.edit.text),
-        "before_header": path,
-        "after_header": path,
+        "before": masked(edit.before),
+        "after": "" if edit.remove else masked(edit.text),
+        "before_header": edit.path,
+        "after_header": edit.path,
     }
+
+
+def killed(found: dict, planned: Plan, restart: str) -> list[str]:
+    """Return the names of the containers or pods that the run would end."""
+    return list(found.get("restart_kills") or []) if planned.commit is not None and restart != "never" else []
+
+
+def verb(found: dict) -> str:
+    """Return what the engine will be told to do: reload or restart; start where it is down."""
+    return (found.get("takes_over_by") or "restart") if found["active"] else "start"

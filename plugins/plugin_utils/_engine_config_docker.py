@@ -1,16 +1,20 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""dockerd's daemon.json: our runtime in, our runtime out, everything else as it was. Private to the collection. Pure functions."""
+"""dockerd's daemon.json: our runtime in, our runtime out, everything else as it was. Private to the collection. Pure functions.
+
+isulad has a file of the same form; what differs stands in a ``Dialect`` (``_engine_config_isulad.py``).
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 
+from ansible_collections.npu.fleet.plugins.module_utils._engine_docker import conflicts
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_json as places
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, Wanted
+from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, EngineFile, Wanted, files_of
 
 DEFAULT_KEY = "default-runtime"
 STOCK_RUNTIME = "runc"
@@ -26,43 +30,77 @@ NUMBERS = ("default-shm-size-bytes", "max-concurrent-downloads", "max-concurrent
            "network-control-plane-mtu", "shutdown-timeout")  # fmt: skip
 
 
-def edit(data: bytes | None, path: str, wanted: Wanted, record: dict, known_runtimes=()) -> Edit:
+@dataclass(frozen=True)
+class Dialect:
+    """What differs between engines with a daemon.json: the key of the arguments, names the engine keeps for itself, what a reload needs."""
+
+    engine: str = "dockerd"
+    args_key: str = "runtimeArgs"
+    reserved: tuple[str, ...] = RESERVED
+    bridges: bool = True
+    checks_types: bool = True
+
+
+DOCKERD = Dialect()
+
+
+def plan_edit(found: dict, wanted: Wanted, dialect: Dialect = DOCKERD) -> Edit:
+    """Return the change of daemon.json; FleetError where the file and the engine's command line contradict each other."""
+    file = files_of(found, "main")[0]
+    runtimes, default = found["effective"]["runtimes"], found["effective"]["default_runtime"]
+    result = edit(file.data, file.path, wanted, found["note"], runtimes, dialect=dialect)
+    result.path, result.before = file.path, places.decode(file.data, file.path)
+    _refuse_conflicts(found, file, wanted, result, dialect)
+    if dialect.bridges and wanted.state == "absent" and (wanted.name in runtimes or default == wanted.name):
+        result.bridge = bridge(result.text, default=default == wanted.name)
+    return result
+
+
+def _refuse_conflicts(found: dict, file: EngineFile, wanted: Wanted, edited: Edit, dialect: Dialect) -> None:
+    both = conflicts(keys(edited.text), found.get("flag_keys") or [])
+    unit = found["unit"]["name"]
+    if both:
+        raise FleetError(
+            "{}: {} stands in the file and on the command line of {engine} ({}); {engine} refuses to start or reload like that. "
+            "Nothing was changed.".format(file.path, ", ".join(f'"{key}"' for key in both), unit, engine=dialect.engine),
+            "config_conflict",
+            phase="check",
+            object=file.path,
+            observed=", ".join(both),
+            hint=f"Keep each in one place: the file, or ExecStart (systemctl edit {unit}).",
+        )
+    if wanted.state == "absent" and found.get("default_flag") == wanted.name:
+        raise FleetError(
+            f"{dialect.engine} is started with --default-runtime={wanted.name}; without that runtime it would not start. "
+            "Nothing was changed.",
+            "config_conflict",
+            phase="check",
+            object=file.path,
+            hint=f"Take the flag away with 'systemctl edit {unit}' first.",
+        )
+
+
+def edit(data: bytes | None, path: str, wanted: Wanted, record: dict, known_runtimes=(), *, dialect: Dialect = DOCKERD) -> Edit:
     """Return the new text of daemon.json.
 
     ``data`` is None where there is no file. ``record`` is what an earlier run noted on the node for this runtime. ``known_runtimes`` are
     those the engine has: a former default is given back only when it still exists.
     """
-    if wanted.name in RESERVED:
-        raise FleetError(f"{wanted.name} is a name that dockerd keeps for itself.", "name_reserved", phase="edit", object=wanted.name)
-    original = decode(data, path)
+    if wanted.name in dialect.reserved:
+        message = f"{wanted.name} is a name that {dialect.engine} keeps for itself."
+        raise FleetError(message, "name_reserved", phase="edit", object=wanted.name)
+    original = places.decode(data, path)
     text = original if original.strip() else "{}\n"
     top = read_top(text, path)
     change = _present if wanted.state == "present" else _absent
-    edited = change(File(text, top, path), wanted, dict(record), known_runtimes)
-    edited.warnings.extend(quoted_values(text, top, path))
+    edited = change(File(text, top, path, dialect), wanted, dict(record), known_runtimes)
+    if dialect.checks_types:
+        edited.warnings.extend(quoted_values(text, top, path))
     if not original.strip() and edited.text == text:
         edited.text = original  # nothing to say in a file that is not there
     edited.changed = edited.text != original
-    _prove(original, edited, wanted)
+    _prove(original, edited, wanted, dialect)
     return edited
-
-
-def decode(data: bytes | None, path: str) -> str:
-    """Return the text of the file; an error for bytes that dockerd can not read."""
-    if data is None:
-        return ""
-    for mark in (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"):
-        if data.startswith(mark):
-            raise FleetError(
-                f"{path}, line 1, column 1: the file starts with a byte order mark, which is not JSON. The file was left as it is.",
-                "config_invalid", phase="edit", object=path, observed="line 1, column 1: byte order mark",
-                hint=f"Save it as UTF-8 without the mark: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}",
-            )  # fmt: skip
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        good = data[: error.start].decode("utf-8")
-        raise places.error_at(good, path, len(good), f"this byte is not UTF-8 (byte offset {error.start})") from None
 
 
 def read_top(text: str, path: str) -> places.Node:
@@ -82,11 +120,12 @@ def _kind(node: places.Node) -> str:
 
 @dataclass(frozen=True)
 class File:
-    """A parsed file: its text, the top object and the path for messages."""
+    """A parsed file: its text, the top object, the path for messages and the dialect."""
 
     text: str
     top: places.Node
     path: str
+    dialect: Dialect
 
 
 def _runtimes(file: File) -> places.Node | None:
@@ -115,7 +154,7 @@ def _present(file: File, wanted: Wanted, note: dict, _known) -> Edit:
     runtimes = _runtimes(file)
     former = _default(file)
     args = list(wanted.args or [])
-    entry = {"path": wanted.path, "runtimeArgs": args}
+    entry = {"path": wanted.path, file.dialect.args_key: args}
     if runtimes is None:
         text = places.add_member(text, top, "runtimes", {wanted.name: entry}, style)
         note["created_runtimes"] = True
@@ -150,12 +189,12 @@ def _correct(file: File, entry: places.Node, wanted: Wanted, style: places.Style
         text = places.set_value(text, found.value, wanted.path, style)
     # The text before the entry has not moved, so it can be found again by its start.
     entry = places.parse_at(text, start)
-    arguments = entry.get("runtimeArgs")
+    arguments = entry.get(file.dialect.args_key)
     present = places.value_of(text, arguments.value) if arguments else []
     if wanted.args is None or list(wanted.args) == (present or []):
         return text, list(present) if isinstance(present, list) else []
     if arguments is None:
-        return places.add_member(text, entry, "runtimeArgs", list(wanted.args), style), list(wanted.args)
+        return places.add_member(text, entry, file.dialect.args_key, list(wanted.args), style), list(wanted.args)
     return places.set_value(text, arguments.value, list(wanted.args), style), list(wanted.args)
 
 
@@ -173,7 +212,7 @@ def _absent(file: File, wanted: Wanted, note: dict, known_runtimes) -> Edit:
     default = _default(file)
     previous = note.get("previous_default")
     warnings: list[str] = []
-    remaining = set(known_runtimes) - {wanted.name} | set(RESERVED)
+    remaining = set(known_runtimes) - {wanted.name} | set(file.dialect.reserved)
     if runtimes is not None:
         remaining |= {member.key for member in runtimes.members if member.key != wanted.name}
         if runtimes.get(wanted.name):
@@ -230,20 +269,20 @@ def quoted_values(text: str, top: places.Node, path: str) -> list[str]:
     return warnings
 
 
-def _prove(original: str, edited: Edit, wanted: Wanted) -> None:
+def _prove(original: str, edited: Edit, wanted: Wanted, dialect: Dialect) -> None:
     """Raise when the edit touched anything but our keys: better no change than a wrong one."""
-    before, after = (_without_ours(json.loads(text) if text.strip() else {}, wanted) for text in (original, edited.text))
+    before, after = (_without_ours(json.loads(text) if text.strip() else {}, wanted, dialect) for text in (original, edited.text))
     if before != after:
-        raise FleetError("The edit of daemon.json would have changed foreign keys; nothing was written.", "edit_unsafe", phase="edit")
+        raise FleetError("The edit of the engine's file would have changed foreign keys; nothing was written.", "edit_unsafe", phase="edit")
 
 
-def _without_ours(config: dict, wanted: Wanted) -> dict:
+def _without_ours(config: dict, wanted: Wanted, dialect: Dialect) -> dict:
     rest = {key: value for key, value in config.items() if key not in ("runtimes", DEFAULT_KEY)}
     runtimes = dict(config.get("runtimes") or {})
     entry = runtimes.pop(wanted.name, None)
     rest["foreign runtimes"] = runtimes
     if wanted.state == "present":
-        rest["foreign keys of ours"] = {key: value for key, value in (entry or {}).items() if key not in ("path", "runtimeArgs")}
+        rest["foreign keys of ours"] = {key: value for key, value in (entry or {}).items() if key not in ("path", dialect.args_key)}
     if config.get(DEFAULT_KEY) != wanted.name and not wanted.set_default and wanted.state == "present":
         rest[DEFAULT_KEY] = config.get(DEFAULT_KEY)
     return rest

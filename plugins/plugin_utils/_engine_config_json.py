@@ -56,6 +56,23 @@ class Node:
 # --- reading ---
 
 
+def decode(data: bytes | None, path: str) -> str:
+    """Return the text of a file ("" for None); FleetError ``config_invalid`` for other bytes than UTF-8 and for a byte order mark."""
+    data = data or b""
+    for mark in (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"):
+        if data.startswith(mark):
+            raise FleetError(
+                f"{path}, line 1, column 1: the file starts with a byte order mark. The file was left as it is.",
+                "config_invalid", phase="edit", object=path, observed="line 1, column 1: byte order mark",
+                hint=f"Save it as UTF-8 without the mark: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}",
+            )  # fmt: skip
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        good = data[: error.start].decode("utf-8")
+        raise error_at(good, path, len(good), f"this byte is not UTF-8 (byte offset {error.start})") from None
+
+
 def parse(text: str) -> Node:
     """Return the one value in ``text``; Malformed for anything else, also for a key that stands twice in an object."""
     start = _skip(text, 0)
