@@ -47,7 +47,8 @@ x = 2
 
 DOCUMENTS = [
     "", "\n\n# only a comment", "a=1", "a = ''\nb = \"\"", "a.b = 1\na.c = 2", '"" = 1', "a = [[1, 2], ['x']]", "a = [\n]\n", DUMP,
-    DUMP.replace("\n", "\r\n"), 'a = """""quoted"" text"""""', "a = ''''one'''''", '"a\\tb" = "\\\\ \\U0001F600"', "[a]\n[a.b]\n[c]\n", "[a.b]\n[a]\nx = 1",
+    DUMP.replace("\n", "\r\n"), 'a = """""quoted"" text"""""', "a = ''''one'''''",
+    '"a\\tb" = "\\\\ \\U0001F600"', "[a]\n[a.b]\n[c]\n", "[a.b]\n[a]\nx = 1",
     "a = {}\nb = { x = { y = [ { z = 'deep' } ] } }", "[ a . 'b' ]\nx = true", "a = 1 # 'no text' [", "a = '# no comment'",
 ]
 
@@ -65,7 +66,8 @@ def test_numbers_and_dates_that_nobody_asks_for_are_texts():
 
 
 WRONG = [
-    ("a", 1), ("a = ", 1), ("a = b", 1), ("\n\na = 'x", 3), ("a = 1 2", 1), ("[a\nb = 1", 1), ("[a]\n[a]", 2), ("a = 1\na = 2", 2), ("a = 1\n[a]", 2),
+    ("a", 1), ("a = ", 1), ("a = b", 1), ("\n\na = 'x", 3), ("a = 1 2", 1), ("[a\nb = 1", 1), ("[a]\n[a]", 2),
+    ("a = 1\na = 2", 2), ("a = 1\n[a]", 2),
     ("a = '''x\n\n", 1), ("a = [1\nb = 2", 2), ("a = {x = 1", 1), ('a = "\\q"', 1), ('a = "\\ud800"', 1), ("= 1", 1), ("a.b = 1\n[a.b]", 2),
     ("[[a]]\n[a]\nx = 1\n[[a.x]]", 4), ("[]", 1), ("a = 'x\ny'", 1), ("a = [1 2]", 1), ("{{ template \"base\" . }}", 1), ('a = "x\\', 1),
     ("a = " + "[" * 200, 1), ("a = [1]\n[[a]]", 2),
