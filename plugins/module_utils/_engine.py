@@ -6,14 +6,21 @@
 An engine is one module beside this one (interface: ``_engine_base.py``); to add one, write it and enter it in ENGINES.
 """
 
-from ansible_collections.npu.fleet.plugins.module_utils import _engine_docker, _engine_isulad, _engine_kubelet
+from ansible_collections.npu.fleet.plugins.module_utils import (
+    _engine_containerd,
+    _engine_crio,
+    _engine_docker,
+    _engine_isulad,
+    _engine_k3s,
+    _engine_kubelet,
+    _engine_rke2,
+)
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import find_program
 
-ENGINES = {"docker": _engine_docker, "isulad": _engine_isulad}
-
-# Engines that are known but not configured by this release, and the program that shows each.
-LATER = {"containerd": "containerd", "crio": "crio", "k3s": "k3s", "rke2": "rke2"}
+ENGINES = {
+    "containerd": _engine_containerd, "crio": _engine_crio, "docker": _engine_docker, "isulad": _engine_isulad, "k3s": _engine_k3s,
+    "rke2": _engine_rke2,
+}
 
 # Engines of kubelet that are known, never configured, and why.
 UNSUPPORTED = {
@@ -86,9 +93,7 @@ def choose(wanted, run, root="/", timeout=20):
     ``wanted`` is an engine's name or ``auto``. Raises FleetError ``engine_missing``, ``engine_ambiguous`` or ``engine_unsupported``.
     """
     kubelet = _engine_kubelet.endpoint(run, root, timeout)
-    name = decide(wanted, [name for name in sorted(ENGINES) if ENGINES[name].installed(root)] + _later(root), kubelet)
-    if name not in ENGINES:
-        raise unsupported(name, "this release can not configure it")
+    name = decide(wanted, [name for name in sorted(ENGINES) if ENGINES[name].installed(root)], kubelet)
     return ENGINES[name], kubelet_uses(kubelet, name)
 
 
@@ -153,12 +158,8 @@ def _missing(name, why=""):
 
 def others_installed(name, root="/"):
     """Return the names of other engines on this host; the containerd that docker needs is none."""
-    found = [other for other in sorted(ENGINES) if other != name and ENGINES[other].installed(root)] + _later(root)
-    return sorted(other for other in found if other != name and not (name == "docker" and other == "containerd"))
-
-
-def _later(root):
-    return [name for name in sorted(LATER) if name not in ENGINES and find_program(LATER[name], root)]
+    found = [other for other in sorted(ENGINES) if other != name and ENGINES[other].installed(root)]
+    return [other for other in found if not (name == "docker" and other == "containerd")]
 
 
 def unsupported(name, reason):
