@@ -128,6 +128,7 @@ def _result(found, plan, params):
         "reload_required": never and (plan.missing is not None or plan.edit.changed),
         "takes_over_by": config.verb(found),
         "killed": [],
+        "users": found.get("users") or [],
         "containers_running": found["containers_running"],
         "live_restore": found["live_restore"],
     }

@@ -52,7 +52,9 @@ def _one(name, engine, states, kubelet, look):
     elif name == "isulad":
         facts["file"] = daemon_json(text, [])
     elif name in CONTAINERD:
-        facts["cri"], facts["cgroup_driver"] = _of_cri(engine, timeout) if engine["active"] else (None, None)
+        # One whose CRI part did not load counts as down, but its unit runs and its socket answers.
+        runs = engine["active"] or (facts["unit"] or {}).get("active") == "active"
+        facts["cri"], facts["cgroup_driver"] = _of_cri(engine, timeout) if runs else (None, None)
         facts["cri"] = dict(facts["cri"] or {"loaded": None, "error": None}, disabled=disabled_cri(text))
     return facts
 

@@ -216,6 +216,14 @@ actions:
   type: list
   elements: str
   sample: [reload]
+users:
+  description:
+    - With O(state=absent), the containers or pods, running or not, that were made with the runtime. They cannot start again without it, and
+      running ones do not end properly.
+  returned: success
+  type: list
+  elements: str
+  sample: ["web", "ml/train-0"]
 takes_over_by:
   description: What this engine needs to take over a change now, V(reload), V(restart) or V(start).
   returned: success

@@ -56,7 +56,7 @@ def judge(observed, wanted, runtime, step):
 
 def which(engine):
     """No engine, or more than one and nobody says which the kubelet uses."""
-    if engine.name:
+    if engine.name or engine.kubelet.get("endpoint"):
         return
     if not engine.names:
         message = "No container engine was found, so the runtime cannot be registered."
@@ -79,6 +79,12 @@ def unsupported(engine):
             message = f"The kubelet of this host is that of {name}, whose engine is not configured in this release: {why}."
             hint = "Register the runtime there by hand and leave docker_runtime out of the pins of this host."
             yield finding("error", "engine_unsupported", name, message, hint)
+            return
+    if engine.kubelet.get("endpoint") and not engine.kubelets and (engine.runtime.get("engine") or "auto") == "auto":
+        message = f"The kubelet uses the engine at {engine.kubelet['endpoint']} ({engine.kubelet['source']}), which was not found here."
+        name = engine.names[0] if engine.names else "NAME"
+        hint = f"Install that engine, or npu_runtime_engine: {name} for containers without the kubelet."
+        yield finding("error", "engine_missing", "kubelet", message, hint)
 
 
 def not_kubelets(engine):

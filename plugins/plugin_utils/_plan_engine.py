@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of
 from ansible_collections.npu.fleet.plugins.plugin_utils._plan_checks import flag
 
 
@@ -13,10 +14,9 @@ def engine_step(observed, wanted):
     if not wanted:
         return {"action": "none", "reason": "no runtime wanted"}
     name = wanted["name"]
-    engines = [e for e in observed.get("engines") or [] if wanted.get("engine", "auto") in ("auto", e["name"])]
-    if not engines:
-        return {"action": "register", "reason": "no container engine was seen yet"}
-    engine = engines[0]
+    engine, why = engine_of(observed.get("engines") or [], wanted.get("engine") or "auto")
+    if engine is None:
+        return {"action": "register", "reason": f"container engine: {why}"}
     if engine.get("error"):
         return {"action": "register", "reason": f"{engine['name']}: {engine['error']}"}
     path = (engine.get("runtimes") or {}).get(name)

@@ -91,7 +91,8 @@ CASES = [
     ("containerd", {"cgroup_driver": "systemd", "kubelet": {"cgroup_driver": "cgroupfs"}}, WARNS, "engine_cgroup_driver",
      "SystemdCgroup = false"),
     ("containerd", {"cgroup_driver": "cgroupfs", "kubelet": {"cgroup_driver": None}}, NEVER, None, None),
-    ("containerd", {"kubelet": {"endpoint": "unix:///run/k0s/containerd.sock"}}, ALWAYS, "engine_unsupported", "/etc/k0s/containerd.d"),
+    ("containerd", {"engines": [("containerd", False)], "kubelet": {"endpoint": "unix:///run/k0s/containerd.sock"}}, ALWAYS,
+     "engine_unsupported", "/etc/k0s/containerd.d"),
 ]
 
 
@@ -106,18 +107,25 @@ def test_field_cases(name, changes, severities, code, words):
         assert found["hint"]
 
 
-@pytest.mark.parametrize(("engines", "asked", "found"), [
-    ([], "auto", [("error", "engine_missing")]),
-    ([("docker", None)], "containerd", [("error", "engine_missing")]),
-    ([("containerd", None), ("docker", None)], "auto", [("error", "engine_ambiguous")]),
-    ([("crio", False), ("docker", False)], "auto", [("error", "engine_ambiguous")]),
-    ([("containerd", None), ("docker", None)], "docker", []),
-    ([("containerd", False), ("docker", False)], "auto", []),
-    ([("containerd", True), ("docker", False)], "auto", []),
-    ([("containerd", True), ("docker", False)], "docker", [("warning", "engine_not_kubelets")]),
+@pytest.mark.parametrize(("engines", "asked", "endpoint", "found"), [
+    ([], "auto", None, [("error", "engine_missing")]),
+    ([("docker", None)], "containerd", None, [("error", "engine_missing")]),
+    ([("containerd", None), ("docker", None)], "auto", None, [("error", "engine_ambiguous")]),
+    ([("crio", False), ("docker", False)], "auto", None, [("error", "engine_ambiguous")]),
+    ([("containerd", None), ("docker", None)], "docker", None, []),
+    ([("containerd", False), ("docker", False)], "auto", None, []),
+    ([("containerd", True), ("docker", False)], "auto", "unix:///run/containerd/containerd.sock", []),
+    ([("containerd", True), ("docker", False)], "docker", "unix:///run/containerd/containerd.sock", [("warning", "engine_not_kubelets")]),
+    # An engine that is not there, or that nobody knows.
+    ([("containerd", False), ("docker", False)], "auto", "unix:///run/crio/crio.sock", [("error", "engine_missing")]),
+    ([("docker", False)], "auto", "unix:///run/odd.sock", [("error", "engine_missing")]),
+    ([("docker", False)], "docker", "unix:///run/odd.sock", []),
+    ([], "auto", "unix:///run/odd.sock", [("error", "engine_missing")]),
+    ([("docker", False)], "auto", "unix:///var/snap/microk8s/common/run/containerd.sock", [("error", "engine_unsupported")]),
 ])
-def test_which_engine(engines, asked, found):
-    assert judged(host(engines=engines), runtime=dict(RUNTIME, engine=asked)) == found
+def test_which_engine(engines, asked, endpoint, found):
+    npu = host(engines=engines, kubelet={"endpoint": endpoint})
+    assert judged(npu, runtime=dict(RUNTIME, engine=asked)) == found
 
 
 def test_two_engines_are_named_with_what_mends_it():

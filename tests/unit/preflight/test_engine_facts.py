@@ -141,6 +141,14 @@ def test_a_containerd_that_is_down_is_not_asked(place, monkeypatch):
     assert seen["engines"]["containerd"]["cri"] == {"loaded": None, "error": None, "disabled": False}
 
 
+def test_a_containerd_without_cri_counts_as_down_and_is_asked_all_the_same(place, monkeypatch):
+    monkeypatch.setattr(_cri, "status", says(FleetError("There is no CRI.", "cri_missing")))
+    place.tool("systemctl")
+    shown = "Id=containerd.service\nLoadState=loaded\nActiveState=active\nKillMode=process\n"
+    seen = facts.engine_facts({"engines": [engine("containerd", active=False)]}, str(place.root), runner({"show": shown}))
+    assert seen["engines"]["containerd"]["cri"]["loaded"] is False
+
+
 def test_a_docker_that_is_down_is_not_asked_for_its_driver(place):
     place.tool("docker", "dockerd", "kubelet")
     calls = []
