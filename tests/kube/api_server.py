@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stand-in for the Kubernetes API server, for Nodes only. See README.md beside this file."""
+"""Stand-in for the Kubernetes API server, for Nodes, RuntimeClasses and lists of pods. See README.md beside this file."""
 
 import argparse
 import base64
@@ -16,20 +16,40 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kube_store import PATCHES, ApiError, Store
+from kube_rules import NODE, RUNTIME_CLASS, ApiError
+from kube_store import PATCHES, Store
 
 VERSION = {"major": "1", "minor": "31", "gitVersion": "v1.31.0+standin", "gitCommit": "", "gitTreeState": "clean",
            "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "linux/amd64"}
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
 METHOD_VERBS = {"PATCH": "patch", "PUT": "update", "POST": "create", "DELETE": "delete"}
 ALL_VERBS = ("get", "list", "create", "update", "patch", "delete")
+NODE_GROUP = {"name": RUNTIME_CLASS.group, "versions": [{"groupVersion": RUNTIME_CLASS.api_version, "version": RUNTIME_CLASS.version}],
+              "preferredVersion": {"groupVersion": RUNTIME_CLASS.api_version, "version": RUNTIME_CLASS.version}}
 DISCOVERY = {
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [NODE_GROUP]},
+    f"/apis/{RUNTIME_CLASS.group}": {"kind": "APIGroup", "apiVersion": "v1", **NODE_GROUP},
+    f"/apis/{RUNTIME_CLASS.api_version}": {"kind": "APIResourceList", "groupVersion": RUNTIME_CLASS.api_version, "resources": [
+        {"name": "runtimeclasses", "singularName": "runtimeclass", "namespaced": False, "kind": "RuntimeClass", "verbs": list(ALL_VERBS)}]},
     "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
         {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "shortNames": ["no"], "verbs": list(ALL_VERBS)},
-        {"name": "nodes/status", "singularName": "", "namespaced": False, "kind": "Node", "verbs": ["get", "patch", "update"]}]},
+        {"name": "nodes/status", "singularName": "", "namespaced": False, "kind": "Node", "verbs": ["get", "patch", "update"]},
+        {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "shortNames": ["po"], "verbs": ["list"]}]},
 }
+PATHS = {("api", "v1", "nodes"): NODE, ("apis", RUNTIME_CLASS.group, RUNTIME_CLASS.version, "runtimeclasses"): RUNTIME_CLASS}
+
+
+def place(path):
+    """(kind, name or None, subresource or None) of a path; kind is "pods" for the one list of pods."""
+    parts = tuple(path.strip("/").split("/"))
+    if parts == ("api", "v1", "pods"):
+        return "pods", None, None
+    for prefix, kind in PATHS.items():
+        rest = parts[len(prefix):]
+        if parts[:len(prefix)] == prefix and len(rest) <= 2 and rest[1:] in ((), ("status",) if kind.has_status else ()):
+            return kind, (rest[:1] or (None,))[0], (rest[1:] or (None,))[0]
+    raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,14 +75,13 @@ class Handler(BaseHTTPRequestHandler):
                 return self._send_json(200, VERSION)
             if path in DISCOVERY and self.command == "GET":
                 return self._send_json(200, DISCOVERY[path])
-            parts = path.strip("/").split("/")
-            if parts[:3] != ["api", "v1", "nodes"] or len(parts) > 5 or parts[4:] not in ([], ["status"]):
-                raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
-            name, subresource = (parts[3:4] or [None])[0], (parts[4:] or [None])[0]
+            kind, name, subresource = place(path)
             verb = METHOD_VERBS.get(self.command) or ("get" if name else "list")
-            self._may(user, verb, name, subresource)
+            self._may(user, verb, kind, name, subresource)
             query = dict(parse_qsl(url.query))
-            code, result = self._do(verb, name, subresource, query, body)
+            if kind == "pods":
+                return self._send_json(200, self._pods(verb, query))
+            code, result = self._do(verb, self.server.stores[kind], (name, subresource), query, body)
             self.server.after(verb, name)
             return self._send_json(code, result)
         except ApiError as error:
@@ -77,44 +96,65 @@ class Handler(BaseHTTPRequestHandler):
             raise ApiError(401, "Unauthorized", "Unauthorized")
         return user
 
-    def _may(self, user, verb, name, subresource):
-        if verb not in user["verbs"]:
-            resource = "nodes/status" if subresource else "nodes"
-            what = f'nodes "{name}" is' if name else "nodes is"
-            message = f'{what} forbidden: User "{user["name"]}" cannot {verb} resource "{resource}" in API group "" at the cluster scope'
-            raise ApiError(403, "Forbidden", message, {"name": name, "kind": "nodes"} if name else {"kind": "nodes"})
+    def _may(self, user, verb, kind, name, subresource):
+        resource, group = ("pods", "") if kind == "pods" else (kind.resource, kind.group)
+        if verb not in user["verbs"].get(resource, user["verbs"].get("*", ())):
+            whole = f"{resource}.{group}" if group else resource
+            what = f'{whole} "{name}" is' if name else f"{whole} is"
+            asked = f"{resource}/status" if subresource else resource
+            who = f'User "{user["name"]}" cannot {verb} resource "{asked}"'
+            message = f'{what} forbidden: {who} in API group "{group}" at the cluster scope'
+            details = {"kind": resource, **({"name": name} if name else {}), **({"group": group} if group else {})}
+            raise ApiError(403, "Forbidden", message, details)
 
-    def _do(self, verb, name, subresource, query, body):
-        store = self.server.store
+    def _pods(self, verb, query):
+        """A page of all pods; like the real server, it goes on where the token of the last page says."""
+        if verb != "list" or query.get("watch"):
+            raise ApiError(405, "MethodNotAllowed", "this stand-in only lists pods")
+        pods, start = self.server.pods, int(query.get("continue") or 0)
+        end = start + (int(query.get("limit") or 0) or len(pods))
+        metadata = {"resourceVersion": self.server.store.version()}
+        if end < len(pods):
+            metadata.update({"continue": str(end), "remainingItemCount": len(pods) - end})
+        return {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods[start:end]}
+
+    def _do(self, verb, store, object_, query, body):
+        kind, (name, subresource) = store.kind, object_
         if query.get("watch") in ("1", "true"):
             raise ApiError(405, "MethodNotAllowed", "this stand-in has no watch")
         if verb == "list":
             items = store.list(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-            return 200, {"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": store.version()}, "items": items}
+            return 200, {"kind": kind.name + "List", "apiVersion": kind.api_version, "metadata": {"resourceVersion": store.version()},
+                         "items": items}
         if verb == "get":
             return 200, store.get(name)
         if verb == "delete":
-            node = store.delete(name)
+            gone = store.delete(name, (self._json(body) if body else {}).get("preconditions"))
             return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-                         "details": {"name": name, "kind": "nodes", "uid": node["metadata"]["uid"]}}
+                         "details": {**kind.details(name), "uid": gone["metadata"]["uid"]}}
         dry_run = query.get("dryRun") == "All"
         content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
         if verb == "patch" and content_type not in PATCHES:
             raise ApiError(415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media types include: "
                            + ", ".join(sorted(PATCHES)))
+        sent = self._json(body, list if content_type == "application/json-patch+json" else dict)
+        if verb == "patch":
+            return 200, store.patch(name, content_type, sent, subresource, dry_run)
+        if verb == "update":
+            code = 200 if store.has(name) else 201
+            return code, store.replace(name, sent, subresource, dry_run)
+        if name:
+            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        return 201, store.create(sent, dry_run)
+
+    def _json(self, body, form=dict):
         try:
             sent = json.loads(body)
         except ValueError as error:
             raise ApiError(400, "BadRequest", f"error decoding: {error}") from error
-        if not isinstance(sent, list if content_type == "application/json-patch+json" else dict):
+        if not isinstance(sent, form):
             raise ApiError(400, "BadRequest", "the body has the wrong form for its Content-Type")
-        if verb == "patch":
-            return 200, store.patch(name, content_type, sent, subresource, dry_run)
-        if verb == "update":
-            return 200, store.replace(name, sent, subresource, dry_run)
-        if name:
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        return 201, store.create(sent, dry_run)
+        return sent
 
     def _send_json(self, code, value):
         self._send(code, json.dumps(value).encode(), "application/json")
@@ -136,6 +176,9 @@ class ApiServer(ThreadingHTTPServer):
     def __init__(self, address=("127.0.0.1", 0), tls_dir=None):
         super().__init__(address, Handler)
         self.store = Store()
+        self.runtime_classes = Store(RUNTIME_CLASS, self.store.count)
+        self.stores = {NODE: self.store, RUNTIME_CLASS: self.runtime_classes}
+        self.pods = []
         self.tokens = {}
         self.requests = []
         self.after = lambda verb, name: None
@@ -156,9 +199,9 @@ class ApiServer(ThreadingHTTPServer):
         return f"{'https' if self._ca else 'http'}://{host}:{port}"
 
     def add_user(self, name, verbs=ALL_VERBS, token=None):
-        """Return the token of a new user who may do these verbs on nodes and nodes/status."""
+        """Return the token of a new user who may do these verbs: on everything, or {resource: verbs}."""
         token = token or secrets.token_hex(24)
-        self.tokens[token] = {"name": name, "verbs": tuple(verbs)}
+        self.tokens[token] = {"name": name, "verbs": dict(verbs) if isinstance(verbs, dict) else {"*": tuple(verbs)}}
         return token
 
     def add_node(self, name, labels=None, capacity=None):
@@ -168,6 +211,10 @@ class ApiServer(ThreadingHTTPServer):
         return self.store.create({
             "metadata": {"name": name, "labels": {**own, **(labels or {})}},
             "status": {"capacity": capacity, "allocatable": dict(capacity)}})
+
+    def add_pod(self, name, namespace="default", runtime_class=None, phase="Running"):
+        spec = {"containers": [{"name": "main"}], **({"runtimeClassName": runtime_class} if runtime_class else {})}
+        self.pods.append({"metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": {"phase": phase}})
 
     def kubeconfig(self, path, token, name="standin"):
         """Write a kubeconfig that only its owner can read."""
