@@ -1,7 +1,7 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes of a cluster through the kubernetes client. Runs on the controller only. Private to the collection."""
+"""A cluster through the kubernetes client: one API server, and its Nodes. Runs on the controller only. Private to the collection."""
 
 import ipaddress
 import json
@@ -25,7 +25,7 @@ try:
 except ImportError:
     IMPORT_ERROR = traceback.format_exc()
 
-_VERBS = {"get": "read", "patch": "change"}
+_VERBS = {"get": "read", "patch": "change", "update": "change", "create": "create", "delete": "delete", "list": "list"}
 _BUSY = (429, 503, 504)
 _LONGEST_PAUSE = 2.0
 
@@ -107,55 +107,62 @@ def _cause(error):
     return text.rpartition(">: ")[2] or type(error).__name__
 
 
-class NodeApi:
-    """get and patch of Nodes, with one deadline for all that is done through it. Errors are FleetError."""
+class Kind:
+    """A kind of objects as errors speak of it: the words, and what mends a missing right or a missing object."""
+
+    def __init__(self, name, resource, not_found, grant, look):
+        self.name, self.resource, self.not_found, self.grant, self.look = name, resource, not_found, grant, look
+
+
+NODE = Kind(
+    "Node", "nodes", "node_not_found", "kubectl create clusterrole npu-fleet --verb=get,patch --resource=nodes; then bind it to that user.",
+    "See 'kubectl get nodes': its name may differ from the inventory's. It appears when the kubelet joins.")
+
+
+class Api:
+    """Calls to one API server, with one deadline for all that is done through it. Errors are FleetError."""
 
     def __init__(self, configuration, timeout):
         self.host = without_userinfo(configuration.host)
         self._proxy = without_userinfo(configuration.proxy) if configuration.proxy else None
-        self._api = client.CoreV1Api(client.ApiClient(configuration))
-        self._timeout = timeout
+        self.client = client.ApiClient(configuration)
         self._end = time.monotonic() + timeout
-
-    def get(self, name):
-        """Return the Node as the server has it."""
-        return self._call("get", name, lambda timeout: self._api.read_node(name, _preload_content=False, _request_timeout=timeout))
-
-    def patch(self, name, body):
-        """Send a strategic merge patch (what the client chooses for a mapping); return the Node as it is afterwards."""
-        return self._call("patch", name, lambda timeout: self._api.patch_node(
-            name, body, _preload_content=False, _request_timeout=timeout))
 
     def left(self):
         """Seconds to the deadline."""
         return self._end - time.monotonic()
 
-    def _call(self, verb, name, request):
+    def call(self, kind, verb, name, request, answers=None):
+        """Make one request, again while the server is busy; return its answer, whose kind must be one of answers (the object itself).
+
+        request gets the timeouts for the client. name is None for a list.
+        """
         pause = 0.25
         while True:
             try:
                 # A pair for connect and read: kubernetes before 36 silently ignores a single number that is not a whole one.
                 seconds = max(self.left(), 0.1)
-                return self._node(request((seconds, seconds)), verb, name)
+                return self._answer(request((seconds, seconds)), kind, verb, name, answers or (kind.name,))
             except ApiException as error:
                 if error.status not in _BUSY or self.left() < pause:
-                    raise self._refusal(error, verb, name) from None
+                    raise self._refusal(error, kind, verb, name) from None
             except urllib3.exceptions.HTTPError as error:
                 raise self._unreachable(error, verb, name) from None
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _node(self, response, verb, name):
+    def _answer(self, response, *asked):
+        kind, verb, name, answers = asked
         try:
-            node = json.loads(response.data.decode("utf-8"))
+            found = json.loads(response.data.decode("utf-8"))
         except ValueError:
-            node = None
-        kind = node.get("kind") if isinstance(node, dict) else None
-        if kind != "Node":
-            raise FleetError("%s does not answer as a Kubernetes API: asked for Node '%s', it sent something else." % (self.host, name),
-                             code="kube_error", phase=verb, object=name, observed=kind,
+            found = None
+        sent = found.get("kind") if isinstance(found, dict) else None
+        if sent not in answers:
+            raise FleetError("%s does not answer as a Kubernetes API: asked for %s, it sent something else." % (
+                self.host, _what(kind, name)), code="kube_error", phase=verb, object=name, observed=sent,
                              hint="Check 'server' of the context in the kubeconfig.")
-        return node
+        return found
 
     def _unreachable(self, error, verb, name):
         way = " through the proxy %s" % self._proxy if self._proxy else ""
@@ -165,7 +172,7 @@ class NodeApi:
         return FleetError("Cannot reach the Kubernetes API at %s%s: %s." % (self.host, way, _cause(error).rstrip(".")),
                           code="kube_unreachable", phase=verb, object=name, observed=self.host, hint=hint)
 
-    def _refusal(self, error, verb, name):
+    def _refusal(self, error, kind, verb, name):
         """Turn the server's Status into an error that says what to do."""
         try:
             told = json.loads(error.body)
@@ -173,6 +180,7 @@ class NodeApi:
         except (TypeError, ValueError):
             told = {}
         message = told.get("message") or error.reason or "no reason given"
+        what = _what(kind, name)
         fields = {"phase": verb, "object": name, "observed": "HTTP %s: %s" % (error.status, message)}
         if error.status == 401:
             return FleetError("The Kubernetes API at %s does not know the credential of the kubeconfig." % self.host,
@@ -180,16 +188,36 @@ class NodeApi:
                               hint="The token or certificate is wrong or has expired: get a fresh kubeconfig.")
         if error.status == 403:
             return FleetError(
-                "The Kubernetes API at %s forbids to %s the Node '%s': the user of the kubeconfig lacks the verb '%s' on resource 'nodes'."
-                % (self.host, _VERBS[verb], name, verb), code="kube_forbidden", **fields,
-                hint="Grant it: kubectl create clusterrole npu-fleet --verb=get,patch --resource=nodes; then bind it to that user.")
-        if error.status == 404 and told.get("kind") == "Status":
-            return FleetError("The cluster at %s has no Node '%s'." % (self.host, name), code="node_not_found", **fields,
-                              hint="See 'kubectl get nodes': its name may differ from the inventory's. It appears when the kubelet joins.")
+                "The Kubernetes API at %s forbids to %s %s: the user of the kubeconfig lacks the verb '%s' on resource '%s'."
+                % (self.host, _VERBS[verb], what, verb, kind.resource), code="kube_forbidden", **fields, hint="Grant it: " + kind.grant)
+        if error.status == 404 and told.get("kind") == "Status" and name is not None:
+            return FleetError("The cluster at %s has no %s '%s'." % (self.host, kind.name, name), code=kind.not_found, hint=kind.look,
+                              **fields)
         if error.status == 409:
-            return FleetError("The Node '%s' was changed by another writer in between." % name, code="kube_conflict", **fields)
-        return FleetError("The Kubernetes API at %s refused to %s the Node '%s': HTTP %s, %s." % (
-            self.host, _VERBS[verb], name, error.status, str(message).rstrip(".")), code="kube_error", **fields)
+            return FleetError("%s was changed by another writer in between." % (what[0].upper() + what[1:]), code="kube_conflict", **fields)
+        return FleetError("The Kubernetes API at %s refused to %s %s: HTTP %s, %s." % (
+            self.host, _VERBS[verb], what, error.status, str(message).rstrip(".")), code="kube_error", **fields)
+
+
+def _what(kind, name):
+    return "the %s '%s'" % (kind.name, name) if name is not None else "the %s of the cluster" % kind.resource
+
+
+class NodeApi(Api):
+    """get and patch of Nodes."""
+
+    def __init__(self, configuration, timeout):
+        super().__init__(configuration, timeout)
+        self._nodes = client.CoreV1Api(self.client)
+
+    def get(self, name):
+        """Return the Node as the server has it."""
+        return self.call(NODE, "get", name, lambda timeout: self._nodes.read_node(name, _preload_content=False, _request_timeout=timeout))
+
+    def patch(self, name, body):
+        """Send a strategic merge patch (what the client chooses for a mapping); return the Node as it is afterwards."""
+        return self.call(NODE, "patch", name, lambda timeout: self._nodes.patch_node(
+            name, body, _preload_content=False, _request_timeout=timeout))
 
 
 def ensure(api, name, want, check_mode=False):
