@@ -157,6 +157,15 @@ def version_of(text):
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def address_of(text):
+    """Return the socket that a file names, None where it names none or is no TOML. Pure."""
+    try:
+        value = toml.get(toml.parse(text), "grpc", "address")
+    except toml.TomlError:
+        return None
+    return value if isinstance(value, str) else None
+
+
 def numbers(version):
     """Return the first two numbers of a version; (99, 99), as a newer one than any known, where there are none. Pure."""
     found = re.search(r"(\d+)\.(\d+)", version or "")
@@ -191,16 +200,14 @@ class Engine(CriEngine):
         return super(Engine, self).find_unit()
 
     def find_socket(self):
-        """Return the path of the socket: kubelet's, else the usual one."""
+        """Return the path of the socket: kubelet's, else that of the usual unit's command line or of its file, else the usual one."""
         found = kubelet.endpoint(self.run, self.root, self.command_timeout)
         if kubelet.engine_of(found) == self.name and found["endpoint"].startswith("unix://"):
             return found["endpoint"][len("unix://"):]
-        return self.flags_of_unit().get("address", [DEFAULT_SOCKET])[-1]
-
-    def flags_of_unit(self):
-        """Return the flags that the usual unit starts containerd with."""
         self.words = units.query_unit(self.run, self.root, self.command_timeout, UNIT)["command"]
-        return self.flags()
+        flags = self.flags()
+        path = flags.get("config", [DEFAULT_CONFIG])[-1]
+        return flags.get("address", [address_of(units.read_text(under(self.root, path)))])[-1] or DEFAULT_SOCKET
 
     # --- the program ---
 
@@ -311,13 +318,13 @@ class Engine(CriEngine):
             words = ["config", "default"]
         result = self.run([self.binary()] + words, self.command_timeout, cwd=under(self.root, self._cwd()))
         if result.timed_out or result.rc != 0:
-            return None, self._said(result) or "'%s config dump' ended with %s" % (self.binary(), result.rc)
+            return None, self._said(result)
         return result.stdout, None
 
     def _said(self, result):
         if result.timed_out:
             return "its parser did not end within %d s" % self.command_timeout
-        return re.sub(r"^containerd: ", "", units.last_line(result.stderr))
+        return re.sub(r"^containerd: ", "", units.last_line(result.stderr)) or "its parser ended with %s and no reason" % result.rc
 
     # --- checking ---
 
@@ -348,7 +355,7 @@ class Engine(CriEngine):
         line = refusal_line(text)
         raise FleetError(
             "%s refuses the new %s%s: %s. Nothing was written."
-            % (self.label, path, ", line %d" % line if line else "", text or "no reason given"),
+            % (self.label, path, ", line %d" % line if line else "", text),
             "parser_refused",
             phase="validate",
             object=path,

@@ -6,9 +6,9 @@ import socket
 import struct
 import threading
 import time
-from concurrent import futures
 
 import pytest
+from cri_server import Server, condition, field, info, pod, version
 
 from ansible_collections.npu.fleet.plugins.module_utils import _cri, _grpc, _hpack
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
@@ -16,38 +16,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 PLANTED = "hunter2-planted"
 
 
-# --- messages, by hand ---
-
-
-def varint(number):
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def field(number, value):
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def condition(name, holds, reason="", message=""):
-    return field(1, field(1, name) + (field(2, 1) if holds else b"") + field(3, reason) + field(4, message))
-
-
-def info(key, value):
-    return field(2, field(1, key) + field(2, value))
-
-
-def pod(name, handler, *, ready=True, uid="a"):
-    names = field(2, field(1, name) + field(3, "space"))
-    return field(1, field(1, f"id-{name}-{uid}") + names + field(3, 0 if ready else 1) + field(7, handler))
-
-
-VERSION = field(1, "0.1.0") + field(2, "containerd") + field(3, "1.6.20~ds1") + field(4, "v1")
+VERSION = version()
 CONFIG = {
     "containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "io.containerd.runc.v2", "options": {}}}},
     "registry": {"configs": {"registry.example": {"auth": {"password": PLANTED}}}},
@@ -62,34 +31,17 @@ STATUS = field(1, condition("RuntimeReady", True) + condition("NetworkReady", Fa
 
 @pytest.fixture()
 def serve(tmp_path):
-    grpc = pytest.importorskip("grpc")
+    pytest.importorskip("grpc")
     running = []
 
-    def start(answers, services=("runtime.v1.RuntimeService",)):
-        """``answers``: {method: bytes or function(request, context) -> bytes}."""
-        server = grpc.server(futures.ThreadPoolExecutor(2))
-        seen = []
-
-        def handler(service, method, answer):
-            def call(request, context):
-                seen.append((service, method, request))
-                return answer(request, context) if callable(answer) else answer
-
-            return grpc.unary_unary_rpc_method_handler(call)
-
-        for service in services:
-            methods = {method: handler(service, method, answer) for method, answer in answers.items()}
-            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
-        path = str(tmp_path / f"cri{len(running)}.sock")
-        assert server.add_insecure_port("unix:" + path)
-        server.start()
-        running.append(server)
-        start.seen = seen
-        return path
+    def start(answers, **more):
+        running.append(Server(tmp_path / f"cri{len(running)}.sock", answers, **more))
+        start.seen = running[-1].seen
+        return running[-1].path
 
     yield start
     for server in running:
-        server.stop(0).wait()
+        server.stop()
 
 
 def test_version(serve):
