@@ -11,7 +11,8 @@ import re
 MASK = "********"
 
 SECRET_KEY = re.compile(
-    r"token|passw(?:or)?d|passphrase|secret|credential|^auths?$|api[-_]?key|private[-_]?key|access[-_]?key", re.IGNORECASE
+    r"token|passw(?:or)?d|passphrase|secret|credential|^auths?$|api[-_]?key|private[-_]?key|access[-_]?key|cookie"
+    r"|^(?:proxy-)?authorization$", re.IGNORECASE
 )
 
 # user:password@ in an address, with or without a scheme.
@@ -22,6 +23,8 @@ _ASSIGNMENT = re.compile(
     r"(?P<middle>[\"']?\s*[=:]\s*)(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;&\"'\]})]+)",
     re.IGNORECASE,
 )
+# What follows in a header of HTTP; words without a digit or "=" are prose.
+_CREDENTIALS = re.compile(r"\b(?P<scheme>basic|bearer)\s+(?=[^\s\"',]*[0-9=])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 
 def is_secret_key(key):
@@ -33,6 +36,7 @@ def mask_text(text):
     """Return free text with the passwords of addresses and of ``name=value`` pairs masked."""
     text = _USERINFO_URL.sub(lambda match: match.group("scheme") + MASK + "@", text)
     text = _USERINFO.sub(MASK + "@", text)
+    text = _CREDENTIALS.sub(lambda match: match.group("scheme") + " " + MASK, text)
     return _ASSIGNMENT.sub(lambda match: match.group("key") + match.group("middle") + MASK, text)
 
 

@@ -24,6 +24,7 @@ from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_cri impor
     CRI_TABLES,
     HEAD,
     STOCK_RUNTIME,
+    VERSIONED,
     Effective,
     Section,
     cri_table,
@@ -110,7 +111,7 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
 
 def _with_version(tree: Tree, now: Effective | None, wanted: Wanted, created: list[str]) -> Tree:
     """Return the tree with a version line in the main file where nothing depends on what its absence means."""
-    depends = any(document.data.keys() & {"plugins", "disabled_plugins", "required_plugins"} for _file, document in tree.files)
+    depends = any(document.data.keys() & VERSIONED for _file, document in tree.files)
     if tree.has_version or depends or wanted.state == "absent" or not tree.files:
         return tree
     file, document = tree.files[0]

@@ -29,6 +29,8 @@ CRI_TABLES: dict[int, Path] = {
 }
 # What these keys mean when they are not there (containerd internal/cri/config), so they need no line in our entry.
 _DEFAULTS = {"sandboxer": "podsandbox", "sandbox_mode": "podsandbox"}
+# Keys of a file that mean something else in another version of it.
+VERSIONED = frozenset({"plugins", "disabled_plugins", "required_plugins"})
 HEAD = "# Made by npu.fleet for the container runtime {}.\n"
 
 
@@ -230,7 +232,7 @@ class _Work:
             self.document = change.remove(self.document, section.runtimes)
         if "containerd" in made:
             self.document = change.drop_header(self.document, section.containerd)
-        if "version" in made and self.document.data.keys() <= {"version"}:
+        if "version" in made and not self.document.data.keys() & VERSIONED:
             self.document = change.remove(self.document, ("version",))
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note={}, warnings=warnings)
 
