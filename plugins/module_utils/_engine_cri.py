@@ -104,7 +104,7 @@ class CriEngine(base.BaseEngine):
             self._pods = _cri.sandboxes(under(self.root, self.socket_path), self.command_timeout)
         except FleetError as error:
             self.lost = error.code == "cri_missing"
-            return no_facts(error.message)
+            return no_facts(error.message.rstrip("."))
         runtimes, default = self.runtimes_of(status)
         ready = status["conditions"].get("RuntimeReady", {})
         return {

@@ -147,7 +147,8 @@ def docs(count):
 
 def nodes(count):
     """Real nodes: boot, reboot, count remote calls. Needs root and the Debian packages of tests/prepare.sh."""
-    count.pytest(["tests/nodes", "tests/unit/engine/test_real_dockerd.py"], env=steps.environment(PYTHONPATH=steps.linked_tree()))
+    engines = [f"tests/unit/engine/test_real_{name}.py" for name in ("dockerd", "containerd")]
+    count.pytest(["tests/nodes", *engines], env=steps.environment(PYTHONPATH=steps.linked_tree()))
 
 
 def molecule(count):
