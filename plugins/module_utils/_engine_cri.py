@@ -43,11 +43,12 @@ class CriEngine(base.BaseEngine):
         self.pid = listener(under(self.root, self.socket_path))
         # With socket activation it is systemd that listens.
         known = self.pid not in (None, 1)
-        name = unit_of(units.read_text(under(self.root, "/proc/%s/cgroup" % self.pid))) if known else None
+        groups = units.read_text(under(self.root, "/proc/%s/cgroup" % self.pid)) if known else ""
+        name = unit_of(groups)
         unit = units.query_unit(self.run, self.root, self.command_timeout, name) if name else self._usual_unit()
         if not known:
             self.pid = unit["main_pid"]
-        elif name is None and unit["main_pid"] != self.pid:
+        elif groups and name is None and unit["main_pid"] != self.pid:
             # Somebody started it by hand; a unit of the usual name has nothing to do with it.
             unit = dict(unit, loaded=False)
         self.words = units.command_line(self.pid, self.root) or unit["command"]

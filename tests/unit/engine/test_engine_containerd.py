@@ -5,17 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from cri_server import Server, pod, status, version
+from cri_host import EXPECT, GONE, WRAPPER, Host, config, dump
+from cri_server import pod, version
 
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_containerd as containerd
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_cri as cri
-from ansible_collections.npu.fleet.plugins.module_utils._command import Result
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 PLANTED = "hunter2-planted"
-WRAPPER = "/opt/wrapper"
-EXPECT = {"state": "present", "name": "ascend", "path": WRAPPER, "args": [], "default": None}
-GONE = dict(EXPECT, state="absent")
 
 
 # --- pure ---
@@ -120,14 +117,6 @@ def test_the_socket_in_a_file(text, address):
     assert containerd.address_of(text) == address
 
 
-def dump(table="io.containerd.grpc.v1.cri", names=("runc", "ascend"), default="runc", more=""):
-    text = f"version = 2\n[plugins.'{table}'.containerd]\ndefault_runtime_name = '{default}'\n"
-    for name in names:
-        text += f"[plugins.'{table}'.containerd.runtimes.{name}]\nruntime_type = 'io.containerd.runc.v2'\n"
-        text += f"[plugins.'{table}'.containerd.runtimes.{name}.options]\nBinaryName = '{WRAPPER if name == 'ascend' else ''}'\n"
-    return text + more
-
-
 @pytest.mark.parametrize("table", ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", "cri"])
 def test_what_a_dump_comes_to(table):
     # 2.x prints what is left of the old table beside the new one.
@@ -160,69 +149,6 @@ def test_programs_of_runtimes():
 # --- a host ---
 
 
-def config(names=("runc", "ascend"), default="runc", **more):
-    programs = {"ascend": WRAPPER}
-    runtimes = {name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": programs.get(name, "")}} for name in names}
-    return {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}, **more}
-
-
-class Host:
-    """A host in ``root``; the commands are answered here, files and CRI are real."""
-
-    def __init__(self, root):
-        self.root = root
-        self.unit = {"LoadState": "loaded", "ActiveState": "active", "MainPID": "0", "KillMode": "process", "CanReload": "no"}
-        self.command = "/usr/bin/containerd"
-        self.version = "1.6.20~ds1"
-        self.dump = (0, dump(), "")
-        self.calls = []
-        self.copies = []
-        for name in ("usr/bin/containerd", "usr/bin/systemctl"):
-            self.write(name, "").chmod(0o755)
-        (root / "run/containerd").mkdir(parents=True)
-        self.socket = root / "run/containerd/containerd.sock"
-        self.write("etc/containerd/config.toml", "version = 2\n")
-
-    def write(self, path, text):
-        path = self.root / str(path).lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def process(
-        self, pid, *, words=("/usr/bin/containerd",), comm="containerd", exe="/usr/bin/containerd", unit="containerd.service", cwd="/"
-    ):
-        place = self.root / "proc" / str(pid)
-        place.mkdir(parents=True)
-        (place / "cmdline").write_bytes(b"".join(os.fsencode(word) + b"\0" for word in words))
-        (place / "comm").write_text(comm[:15] + "\n")
-        (place / "cgroup").write_text(f"0::/system.slice/{unit}\n" if unit else "0::/user.slice/session-1.scope\n")
-        for name, target in (("exe", exe), ("cwd", cwd)):
-            os.symlink(target, place / name)
-
-    def run(self, argv, timeout, cwd=None, **_more):
-        self.calls.append(argv)
-        name = os.path.basename(argv[0])
-        answer = (0, "", "")
-        if name == "systemctl" and argv[1] == "show":
-            facts = dict(self.unit) if argv[2] == "containerd.service" else {"LoadState": "not-found"}
-            facts["ExecStart"] = "{ path=x ; argv[]=" + self.command + " ; ignore_errors=no ; }"
-            answer = (0, "".join(f"{key}={value}\n" for key, value in facts.items()), "")
-        elif "--version" in argv:
-            answer = (0, f"containerd github.com/containerd/containerd {self.version} 1.6.20~ds1-1\n", "")
-        elif argv[-2:] == ["config", "dump"]:
-            path = argv[argv.index("--config") + 1]
-            self.copies.append((path, Path(path).read_text(), cwd))
-            answer = self.dump if not callable(self.dump) else self.dump(path)
-        elif argv[-2:] == ["config", "default"]:
-            answer = (0, dump(names=("runc",)), "")
-        said = answer[2].replace("COPY", self.copies[-1][0] if self.copies else "")
-        return Result(argv, answer[0], answer[1], said, answer[0] is None, 0.1)
-
-    def engine(self, wanted=None):
-        return containerd.Engine(self.run, str(self.root), 5, 5, wanted)
-
-
 @pytest.fixture()
 def host(tmp_path):
     return Host(tmp_path)
@@ -231,21 +157,8 @@ def host(tmp_path):
 @pytest.fixture()
 def serve(host):
     pytest.importorskip("grpc")
-    servers = []
-
-    def start(config=None, *, path=None, pods=b"", answers=None, services=("runtime.v1.RuntimeService",), **more):
-        full = {"Version": version(), "Status": status(config, **more), "ListPodSandbox": pods} if answers is None else answers
-        # A relative path, for that of a temporary folder is longer than a socket's may be.
-        where = os.getcwd()
-        os.chdir(path.parent if path else host.socket.parent)
-        try:
-            servers.append(Server((path or host.socket).name, full, services))
-        finally:
-            os.chdir(where)
-
-    yield start
-    for server in servers:
-        server.stop()
+    yield host.serve
+    host.stop()
 
 
 def test_the_process_at_the_socket_decides(host, serve):
@@ -274,7 +187,6 @@ def test_kubelets_endpoint_is_the_socket(host, serve):
     words = ["kubelet", "--container-runtime-endpoint=unix:///run/other/containerd.sock"]
     host.process(9, words=words, comm="kubelet", unit="kubelet.service")
     host.process(os.getpid(), unit="other.service")
-    (host.root / "run/other").mkdir()
     serve(config(), path=host.root / "run/other/containerd.sock")
     engine = host.engine()
     assert engine.socket_path == "/run/other/containerd.sock"
