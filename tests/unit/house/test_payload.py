@@ -32,4 +32,7 @@ def test_module_is_light(sizes, module):
 
 def test_the_limit_can_be_missed(sizes):
     assert sizes["ansible.builtin.ping"] < limits.PAYLOAD_BYTES
-    assert max(limits.PAYLOAD_BYTES_OF.values()) < sizes["ansible.builtin.setup"]
+    # What setup pulls in more than ping (module_utils.facts) takes each module over its limit.
+    facts = sizes["ansible.builtin.setup"] - sizes["ansible.builtin.ping"]
+    for module in house.module_names():
+        assert sizes[f"npu.fleet.{module}"] + facts > limits.PAYLOAD_BYTES_OF.get(module, limits.PAYLOAD_BYTES)
