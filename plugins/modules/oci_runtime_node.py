@@ -214,51 +214,14 @@ config_path:
   type: str
   sample: /etc/docker/daemon.json
 files:
-  description: The engine's files, in the order in which it reads them.
+  description:
+    - The engine's files, in the order in which it reads them, each with C(path) (as the engine names it), C(target) (behind symbolic links),
+      C(link) (what it points to, where it is one), C(exists), C(content) (base64), C(sha256), C(mode), C(owner), C(group) and C(role).
+    - The role is V(main), V(import), V(template), V(dropin) or V(generated), which is never written.
   returned: step=read
   type: list
   elements: dict
-  contains:
-    path:
-      description: The file, as the engine names it.
-      type: str
-      sample: /etc/docker/daemon.json
-    target:
-      description: The file behind symbolic links.
-      type: str
-      sample: /etc/docker/daemon.json
-    link:
-      description: What it points to, where it is a symbolic link.
-      type: str
-      sample: null
-    exists:
-      description: Whether it is there.
-      type: bool
-      sample: true
-    content:
-      description: Its bytes in base64.
-      type: str
-      sample: e30K
-    sha256:
-      description: Digest of the bytes.
-      type: str
-      sample: ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356
-    mode:
-      description: Its mode.
-      type: str
-      sample: "0644"
-    owner:
-      description: Its user id.
-      type: int
-      sample: 0
-    group:
-      description: Its group id.
-      type: int
-      sample: 0
-    role:
-      description: What it is to the engine, V(main), V(import), V(template), V(dropin) or V(generated), which is never written.
-      type: str
-      sample: main
+  sample: [{"path": "/etc/docker/daemon.json", "exists": true, "content": "e30K", "mode": "0644", "role": "main"}]
 effective_text:
   description: The configuration in effect as the engine's own program prints it, where it has a command for that.
   returned: step=read
