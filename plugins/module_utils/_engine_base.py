@@ -35,10 +35,9 @@ class BaseEngine(object):
     the engine: ``reload``, ``restart``, ``start``; a commit adds how it wrote), ``takes_over_by`` (``reload`` or ``restart``).
     """
 
-    name = None
-    label = None  # what the engine is called in a sentence
-    takes_over_by = "restart"
-    unseen = None  # what can not be seen of this engine after a change, as a sentence; None where everything can
+    name = ""
+    label = ""  # what the engine is called in a sentence
+    unseen = ""  # what can not be seen of this engine after a change, as a sentence; "" where everything can
 
     def __init__(self, run, root="/", timeout=60, command_timeout=20, config_path=None):
         """``timeout``: seconds for a reload, restart or start; ``command_timeout``: for each other command; ``config_path``: as the user
@@ -54,6 +53,11 @@ class BaseEngine(object):
         self.config_path = self.find_config(config_path)
 
     # --- what each engine says of itself ---
+
+    @property
+    def takes_over_by(self):
+        """Return ``reload`` or ``restart``: what a running engine needs to take over a change."""
+        return "restart"
 
     def find_unit(self):
         """Return the facts of the unit that starts this engine."""
