@@ -35,4 +35,6 @@ def test_the_limit_can_be_missed(sizes):
     # What setup pulls in more than ping (module_utils.facts) takes each module over its limit.
     facts = sizes["ansible.builtin.setup"] - sizes["ansible.builtin.ping"]
     for module in house.module_names():
-        assert sizes[f"npu.fleet.{module}"] + facts > limits.PAYLOAD_BYTES_OF.get(module, limits.PAYLOAD_BYTES)
+        # The documentation of an action plugin imports nothing.
+        documentation = sizes[f"npu.fleet.{module}"] < sizes["ansible.builtin.ping"]
+        assert documentation or sizes[f"npu.fleet.{module}"] + facts > limits.PAYLOAD_BYTES_OF.get(module, limits.PAYLOAD_BYTES)
