@@ -8,7 +8,7 @@ device nodes or a refusal out. `probe` holds containers against it, through the 
 
 Facts: the vendor's runtime knows comma lists of numbers and ranges, or of names such as Ascend910-0, never mixed; an empty value, `void`
 and no value at all mean no chip; `all` is an error; a container that asks for no chip gets no manager node either
-(docs/facts.md, Ascend Docker Runtime).
+(docs/facts.md, R 4 and R 5).
 """
 
 import hashlib
