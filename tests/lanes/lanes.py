@@ -152,10 +152,21 @@ def nodes(count):
 
 
 def molecule(count):
-    """A simulated server from bare to schedulable, twice, and looked at from outside."""
-    env = steps.environment(MOLECULE_GLOB="molecule/*/molecule.yml", ANSIBLE_COLLECTIONS_PATH=steps.linked_tree())
-    for scenario in sorted(path.parent.name for path in (steps.ROOT / "molecule").glob("*/molecule.yml")):
-        count.step(f"molecule {scenario}", [BIN / "molecule", "test", "--scenario-name", scenario], env=env)
+    """A simulated server from bare to schedulable, twice, and looked at from outside; container engines as they are in the field."""
+    scenarios = sorted(path.parent.name for path in (steps.ROOT / "molecule").glob("*/molecule.yml"))
+    runs = molecule_runs(scenarios, count.long)
+    for suite in dict.fromkeys(suite for suite, _ in runs):
+        count.step(f"lab of {suite}", [sys.executable, steps.ROOT / "tests/lab/lab.py", "build", "--suite", suite])
+    for suite, scenario in runs:
+        env = steps.environment(MOLECULE_GLOB="molecule/*/molecule.yml", ANSIBLE_COLLECTIONS_PATH=steps.linked_tree(),
+                                NPU_SUITE=suite, NPU_LAB_BUILT=suite)
+        count.step(f"molecule {scenario} on {suite}", [BIN / "molecule", "test", "--scenario-name", scenario], env=env)
+
+
+def molecule_runs(scenarios, long):
+    """[(suite, scenario)]: each on bookworm; in the long form those of the engines on other releases too."""
+    others = [(suite, scenario) for suite in OTHER_SUITES for scenario in ENGINE_SCENARIOS]
+    return [("bookworm", scenario) for scenario in scenarios] + (others if long else [])
 
 
 def crash(count):
@@ -181,6 +192,10 @@ def shared(count):
 
 LANES = {"lint": lint, "unit": unit, "sanity": sanity, "pythons": old_and_new, "collection": collection, "docs": docs,
          "nodes": nodes, "molecule": molecule, "crash": crash, "system": system, "shared": shared}
+
+# What looks at container engines runs on the engines of other Debian releases too, in the long form.
+ENGINE_SCENARIOS = ("containerd", "docker")
+OTHER_SUITES = ("trixie", "sid")
 
 # Lanes that boot nodes wait for them most of the time; the others compute. One of each kind runs at a time.
 BOOTING = ("nodes", "molecule", "crash", "system")
