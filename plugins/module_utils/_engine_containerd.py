@@ -32,6 +32,8 @@ SHORT_FLAGS = {"-c": "config", "-l": "log-level", "-a": "address"}
 # The table of CRI's runtimes in a file of each version, oldest first; the dump of 2.x may hold both of the last ones.
 CRI_TABLES = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 MAX_IMPORTS = 200
+# From here on the running containerd tells the options of its runtimes (pkg/cri/config: Options became a map); before, only its files do.
+TELLS_OPTIONS = (1, 5)
 
 
 def installed(root="/"):
@@ -369,6 +371,10 @@ class Engine(CriEngine):
         found = runtimes_of(config.get("runtimes"))
         for name in status["handlers"] or []:
             found.setdefault(name, {"path": "", "args": [], "type": None})
+        if numbers(status["version"]) < TELLS_OPTIONS and any(not runtime["path"] for runtime in found.values()):
+            by_file = configured(self.effective()[0])["runtimes"]
+            for name, runtime in found.items():
+                runtime["path"] = runtime["path"] or (by_file.get(name, "") if by_file.get(name) != runtime["type"] else "")
         return found, config.get("defaultRuntimeName") or None
 
     def cdi_of(self, status):

@@ -280,6 +280,17 @@ def test_cdi_of_an_engine_that_does_not_know_it(host, serve):
     assert host.engine().facts()["cdi"] is False
 
 
+def test_a_containerd_that_does_not_tell_options(host, serve):
+    told = config()
+    for runtime in told["containerd"]["runtimes"].values():
+        runtime["options"] = {}
+    serve(told, number="1.4.13", services=("runtime.v1alpha2.RuntimeService",))
+    engine = host.engine()
+    facts = engine.facts()
+    assert {name: runtime["path"] for name, runtime in facts["runtimes"].items()} == {"runc": "", "ascend": WRAPPER}
+    assert engine.unmet(facts, EXPECT) is None
+
+
 def test_a_handler_that_cri_does_not_list(host, serve):
     """Its record of the configuration is not what it serves."""
     serve(config(), handlers=["", "runc"])
