@@ -168,7 +168,7 @@ def probe(tried, table, managers, known, state_folder, *, root="/"):
     """
     answer = {"rows": [], "whole": noted(state_folder) != known, "error": None, "left": [], "log": None}
     try:
-        with locked(os.path.join(state_folder, "gates", "container.lock")):
+        with locked(os.path.join(state_folder, "gates", "container.lock"), EACH):
             try:
                 answer["error"] = tried.prepare()
                 if answer["error"] is None:

@@ -149,7 +149,7 @@ TABLE = container.truth_table([0, 1], MANAGERS, "Ascend910-")
 def probe(tmp_path, known="k", **odd):
     tried = Tried(TABLE, **odd)
     seen = container.probe(tried, TABLE, MANAGERS, known, str(tmp_path), root=str(tmp_path))
-    assert tried.cleaned == (0 if seen["error"] and "lock" in seen["error"] else 1)
+    assert tried.cleaned == (0 if seen["error"] and "Another run" in seen["error"] else 1)
     return seen, tried.asked
 
 
@@ -190,6 +190,14 @@ def test_what_cannot_be_trusted_is_not_tried(tmp_path, odd, asked, words):
     assert len(seen["rows"]) == len(TABLE)
     assert words in seen["rows"][-1]["error"]
     assert not seen["rows"][-1]["passed"]
+
+
+def test_two_at_once_do_not_take_each_others_containers_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(container, "EACH", 0.2)
+    with container.locked(str(tmp_path / "gates" / "container.lock")):
+        seen, asked = probe(tmp_path)
+    assert asked == []
+    assert "Another run" in seen["error"]
 
 
 def test_all_together_have_a_deadline(tmp_path, monkeypatch):
