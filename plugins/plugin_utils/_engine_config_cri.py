@@ -133,6 +133,7 @@ class _Work:
         """Bring the runtime in, or to what it should be."""
         section, wanted = self.section, self.wanted
         self._table(section.runtimes)
+        self._note_inline()
         former = self.document.get((*section.containerd, "default_runtime_name"))
         default = self._default(former if isinstance(former, str) else None)
         values = runtime_values(self._stock(), str(wanted.path))
@@ -147,6 +148,12 @@ class _Work:
         self.note = note_created(self.note, self.created)
         previous = self.note.get("previous_default")
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note=self.note)
+
+    def _note_inline(self) -> None:
+        """Note the first inline table that is made for the entry: empty again, it must go, while an empty one of the admin's stays."""
+        found = change.inline_at(self.document, self.entry)
+        if found is not None and len(found[1]) > 1:
+            self.created.append(f"inline:{len(self.entry) - len(found[1]) + 1}")
 
     def _default(self, former: str | None) -> str | None:
         section, name = self.section, self.wanted.name
@@ -228,13 +235,19 @@ class _Work:
         self.document = change.remove(self.document, self.entry)
         if STOCK_RUNTIME in made and others <= {STOCK_RUNTIME} and default in (None, STOCK_RUNTIME):
             self.document = change.remove(self.document, (*section.runtimes, STOCK_RUNTIME))
-        if change.inline_at(self.document, section.runtimes) is not None and self.document.get(section.runtimes) == {} and made:
-            self.document = change.remove(self.document, section.runtimes)
+        self._drop_inline(made)
         if "containerd" in made:
             self.document = change.drop_header(self.document, section.containerd)
         if "version" in made and not self.document.data.keys() & VERSIONED:
             self.document = change.remove(self.document, ("version",))
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note={}, warnings=warnings)
+
+    def _drop_inline(self, made: list[str]) -> None:
+        first = next((int(part.partition(":")[2]) for part in made if part.startswith("inline:")), len(self.entry))
+        for length in range(len(self.section.runtimes), first - 1, -1):
+            keys = self.section.runtimes[:length]
+            if self.document.get(keys) == {} and change.inline_at(self.document, keys) is not None:
+                self.document = change.remove(self.document, keys)
 
     def _refuse_no_default(self, others: set[str]) -> None:
         """Raise where containerd would be left with runc as default and without runc: its CRI plugin would not load."""

@@ -14,7 +14,7 @@ from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_toml impo
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_toml_edit import string
 
 _HEADER = re.compile(r"\s*#*\s*\[+\s*([^\[\]=]+?)\s*\]+")
-_PAIR = re.compile(r"(?P<key>\s*#*\s*[\w.\"':/@-][\w.\"':/@ -]*?)(?P<middle>\s*=\s*)(?P<value>\S.*?)(?P<end>\r?\n?)\Z", re.DOTALL)
+_PAIR = re.compile(r"(?P<key>(?:\"[^\"\n]*\"|'[^'\n]*'|[\w./:@-])+)\s*=\s*")
 _PARTS = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^.\s#\[\]]+)")
 _OPENINGS = (('"""', '"""'), ("'''", "'''"), ("[", "]"))
 
@@ -87,15 +87,17 @@ class _Lines:
         if header:
             self.secret_table = any(map(is_secret_key, _keys(header.group(1))))
             return mask_text(line)
-        pair = _PAIR.match(line)
-        if not pair or not (self.secret_table or any(map(is_secret_key, _keys(pair.group("key"))))):
-            return mask_text(line)
-        value = pair.group("value")
-        for opening, closing in _OPENINGS:
-            if value.startswith(opening):
-                self._closing = None if closing in value[len(opening) :] else closing
-                break
-        return f'{mask_text(pair.group("key"))}{pair.group("middle")}"{MASK}"{end}'
+        for pair in _PAIR.finditer(line):
+            if not (self.secret_table or any(map(is_secret_key, _keys(pair.group("key"))))):
+                continue
+            # All that follows goes: what ends where in an inline table is not for a reader of lines to say.
+            value = line[pair.end() :]
+            for opening, closing in _OPENINGS:
+                if value.startswith(opening):
+                    self._closing = None if closing in value[len(opening) :] else closing
+                    break
+            return f'{mask_text(line[: pair.end()])}"{MASK}"{end}'
+        return mask_text(line)
 
 
 def _keys(text: str) -> list[str]:
