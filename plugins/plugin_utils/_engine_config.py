@@ -13,6 +13,7 @@ import base64
 from dataclasses import dataclass, field
 
 from ansible_collections.npu.fleet.plugins.module_utils._engine_base import unmet
+from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils import (
     _engine_config_containerd,
@@ -46,7 +47,7 @@ class Plan:
 
 def plan(found: dict, wanted: Wanted) -> Plan:
     """Decide from what ``oci_runtime_node`` read on the node. Pure; raises FleetError for a file or an engine that must not be touched."""
-    edit = EDITORS[found["engine"]].plan_edit(found, wanted)
+    edit = _edit(found, wanted)
     expect = {"state": wanted.state, "name": wanted.name, "path": wanted.path, "args": edit.args, "default": edit.default}
     info = {key: found[key] for key in ("active", "error")}
     info.update({key: found["effective"][key] for key in ("runtimes", "default_runtime")})
@@ -66,6 +67,19 @@ def plan(found: dict, wanted: Wanted) -> Plan:
             "note": edit.note,
         }
     return result
+
+
+def _edit(found: dict, wanted: Wanted) -> Edit:
+    try:
+        return EDITORS[found["engine"]].plan_edit(found, wanted)
+    except FleetError as error:
+        said = found.get("effective_error")
+        if error.code != "effective_unknown" or not said:
+            raise
+        said = mask_text(said)
+        raise FleetError(
+            f"{error.message} Its parser says: {said}", error.code, phase=error.phase, object=error.object, observed=said, hint=error.hint
+        ) from error
 
 
 def _expected(found: dict, path: str) -> dict[str, str]:

@@ -137,7 +137,8 @@ class _Work:
         former = self.document.get((*section.containerd, "default_runtime_name"))
         default = self._default(former if isinstance(former, str) else None)
         values = runtime_values(self._stock(), str(wanted.path))
-        if self._table(self.entry):
+        self._table(self.entry)
+        if self.document.get(self.entry) is not None:  # an empty one is there, too
             self._correct(values)
         else:
             if section.loses_stock and not self._table(section.runtimes) and (self.now is None or STOCK_RUNTIME in self.now.runtimes):

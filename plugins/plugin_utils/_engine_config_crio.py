@@ -32,7 +32,7 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
     """Return the change of one file of cri-o: the one that has the entry, else a drop-in of our own."""
     refuse_arguments(wanted)
     documents = [(one, toml.read(decode(one.data, one.path), one.path)) for one in files_of(found, "main", "dropin")]
-    file, start = _choose(documents, wanted)
+    file, start = _choose(documents, found, wanted)
     name = wanted.name
     if wanted.state == "present":
         edit = _present(start, file, documents, found, wanted)
@@ -46,7 +46,7 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
     return edit
 
 
-def _choose(documents: list[tuple[EngineFile, Document]], wanted: Wanted) -> tuple[EngineFile, Document]:
+def _choose(documents: list[tuple[EngineFile, Document]], found: dict, wanted: Wanted) -> tuple[EngineFile, Document]:
     holding = [pair for pair in documents if pair[1].get((*RUNTIMES, wanted.name)) is not None]
     if len(holding) > 1:
         paths = ", ".join(file.path for file, _document in holding)
@@ -56,7 +56,9 @@ def _choose(documents: list[tuple[EngineFile, Document]], wanted: Wanted) -> tup
         )  # fmt: skip
     if holding:
         return holding[0]
-    own = posixpath.join(FOLDER, f"99-npu-fleet-{wanted.name}.conf")
+    # The node says which folder cri-o reads, by what it lets be written: the main file, then the drop-ins.
+    folder = posixpath.dirname(found["writable"][-1]) if len(found["writable"]) > 1 else FOLDER
+    own = posixpath.join(folder, f"99-npu-fleet-{wanted.name}.conf")
     there = [pair for pair in documents if pair[0].path == own]
     return there[0] if there else (EngineFile(own, "dropin", None, None), toml.read("", own))
 

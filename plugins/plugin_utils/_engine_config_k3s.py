@@ -104,7 +104,7 @@ def _edit_dropin(found: dict, file: EngineFile, section: Section, wanted: Wanted
     document = start
     if wanted.state == "present" and not start.statements:
         # A drop-in that says another version than the main file makes tables vanish; one that says the same can not.
-        document = change.put(toml.read(text or HEAD.format(wanted.name), file.path), (), "version", found["k3s"]["version"])
+        document = change.put(toml.read(text or HEAD.format(wanted.name), file.path), (), "version", _version_said(found))
         created = ["version"] + (["file"] if file.data is None else [])
     edit = cri.edit_section(document, section, wanted, cri.note_created(found["note"], created), now)
     after = toml.read(edit.text, file.path)
@@ -112,6 +112,12 @@ def _edit_dropin(found: dict, file: EngineFile, section: Section, wanted: Wanted
     edit.path, edit.before, edit.changed = file.path, text, edit.text != text
     edit.remove = edit.changed and wanted.state == "absent" and "file" in found["note"].get("created", ()) and not after.statements
     return edit
+
+
+def _version_said(found: dict) -> int:
+    """Return the version that the generated file says: 4 has the tables of 3 and is another number."""
+    data = toml.read(_text(next(iter(files_of(found, "generated")))), found["config_path"]).data
+    return data.get("version") or found["k3s"]["version"]
 
 
 def _dropin_check(generated: EngineFile, found: dict, file: EngineFile) -> str:

@@ -98,3 +98,9 @@ def test_arguments_are_refused(crio_tree):
     with pytest.raises(FleetError) as caught:
         crio_tree("nothing").plan(args=["--debug"])
     assert caught.value.code == "args_unsupported"
+
+
+def test_the_folder_is_the_one_the_node_names(crio_tree):
+    tree = crio_tree("nothing")
+    tree.more["writable"] = ["/opt/crio/crio.conf", "/opt/crio/crio.conf.d/*.conf"]
+    assert tree.plan().edit.path == "/opt/crio/crio.conf.d/99-npu-fleet-ascend.conf"

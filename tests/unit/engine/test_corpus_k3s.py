@@ -149,3 +149,12 @@ def test_a_k3s_that_has_not_started_yet(tmp_path):
     with pytest.raises(FleetError) as caught:
         tree.plan()
     assert (caught.value.code, "systemctl start k3s.service" in caught.value.hint) == ("engine_not_started", True)
+
+
+def test_a_drop_in_says_the_version_of_the_generated_file(tmp_path):
+    """Two versions in one load make tables vanish without a word (measured on 2.1.9)."""
+    tree, home = corpus.k3s_tree("v3-drop-in", tmp_path)
+    generated = home / "config.toml"
+    generated.write_text(generated.read_text().replace("version = 3", "version = 4"))
+    plan = tree.apply()
+    assert tomllib.loads(plan.edit.text)["version"] == 4

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""containerd's files: what is refused and why, what an entry that is there becomes, and what a removal must not break. Pure."""
+
+import sys
+
+import pytest
+import tomllib
+from engine_corpus import CANARY, RUNTIME, STOCK, read_answer, wanted
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config as config
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_cri as cri
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_toml as toml
+
+MAIN = "/etc/containerd/config.toml"
+CRI = 'plugins."io.containerd.grpc.v1.cri"'
+CRI3 = "plugins.'io.containerd.cri.v1.runtime'"
+RUNC = f'[{CRI}.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+SAID = STOCK.format(2, CRI) + f"[{CRI}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
+
+
+def plan(*texts, state="present", note=None, said=SAID, binary="1.6.20", **more):
+    """``texts``: the main file and its imports (None: no file)."""
+    files = [(MAIN if not number else f"/etc/containerd/conf.d/{number}.toml", "import" if number else "main", text and text.encode())
+             for number, text in enumerate(texts)]  # fmt: skip
+    found = read_answer("containerd", files, effective_text=said, binary_version=binary, note=note or {})
+    found.update({key: more.pop(key) for key in ("effective_error", "active") if key in more})
+    return config.plan(found, wanted("containerd", state, **more))
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "code", "words"),
+    [
+        (('[plugins.cri]\nsandbox_image = "x"\n',), {"binary": "2.1.9"}, "config_version", "version 1, whose CRI tables containerd 2.1"),
+        (('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n',), {}, "cri_disabled", "disabled_plugins has io.containerd"),
+        (('disabled_plugins = ["cri"]\n',), {}, "cri_disabled", "disabled_plugins has cri"),
+        (("version = 2\n",), {"args": ["--debug"]}, "args_unsupported", "takes no arguments"),
+        (("version = 2\n",), {"said": None}, "effective_unknown", "containerd printed nothing"),
+        ((None,), {"said": None}, "effective_unknown", "does not say its version"),
+        ((f"version = 2\n{RUNC.replace('runc', 'ascend', 1)}", f"version = 2\n{RUNC.replace('runc', 'ascend', 1)}"),
+         {"binary": "2.1.9"}, "config_conflict", "stands in several files: /etc/containerd/config.toml, /etc/containerd/conf.d/1.toml"),
+    ],
+)  # fmt: skip
+def test_refused(texts, options, code, words):
+    with pytest.raises(FleetError) as caught:
+        plan(*texts, **options)
+    assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
+    assert caught.value.hint
+
+
+def test_why_nothing_is_known_is_said_without_secrets():
+    with pytest.raises(FleetError) as caught:
+        plan("version = 2\n", said=None, effective_error=f'Can\'t convert password="{CANARY}"(string) to int')
+    assert "Its parser says: Can't convert password=********(string) to int" in caught.value.message
+    assert CANARY not in str(caught.value.as_dict())
+
+
+def test_without_a_dump_the_files_own_runc_is_copied():
+    text = plan(f"version = 2\n{RUNC}[{CRI}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n", said=None).edit.text
+    entry = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["ascend"]
+    assert entry == {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": RUNTIME, "SystemdCgroup": True}}
+
+
+ENTRY, SHIM = f"[{CRI}.containerd.runtimes.ascend", 'runtime_type = "io.containerd.runc.v2"'
+BINARY = f'BinaryName = "{RUNTIME}"'
+
+
+@pytest.mark.parametrize(
+    ("there", "after"),
+    [
+        # Another program: only that, in the same quotes.
+        (f"{ENTRY}]\n {SHIM} # x\n  {ENTRY}.options]\n    BinaryName = '/old' # y\n    SystemdCgroup = true\n    Root = \"/r\"\n",
+         f"{ENTRY}]\n {SHIM} # x\n  {ENTRY}.options]\n    BinaryName = '{RUNTIME}' # y\n    SystemdCgroup = true\n    Root = \"/r\"\n"),
+        # The cgroup driver is not runc's.
+        (f"{ENTRY}]\n{SHIM}\noptions = {{{BINARY}, SystemdCgroup = false}}\n",
+         f"{ENTRY}]\n{SHIM}\noptions = {{{BINARY}, SystemdCgroup = true}}\n"),
+        # The shim of containerd 1.2, which cgroup v2 and containerd 2 do not have.
+        (f'{ENTRY}]\nruntime_type = "io.containerd.runtime.v1.linux"\n',
+         f"{ENTRY}]\n{SHIM}\n\n{ENTRY}.options]\n  {BINARY}\n  SystemdCgroup = true\n"),
+        # Empty, as a table and as an inline table.
+        (f"{ENTRY}]\n", f"{ENTRY}]\n  {SHIM}\n\n{ENTRY}.options]\n  {BINARY}\n  SystemdCgroup = true\n"),
+        (f"[{CRI}.containerd]\nruntimes.ascend = {{}}\n",
+         f"[{CRI}.containerd]\nruntimes.ascend = {{{SHIM}, options = {{ {BINARY}, SystemdCgroup = true }}}}\n"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_is_there_is_mended(there, after):
+    edit = plan(f"version = 2\n{RUNC}{there}").edit
+    entry = tomllib.loads(edit.text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["ascend"]
+    assert (entry["runtime_type"], entry["options"]["BinaryName"], entry["options"]["SystemdCgroup"]) == (SHIM.split('"')[1], RUNTIME, True)
+    assert edit.text == f"version = 2\n{RUNC}{after}"
+    assert not plan(edit.text).edit.changed
+
+
+def test_below_2_1_the_last_file_with_the_table_counts():
+    hidden = f'version = 2\n{RUNC}[{CRI}.containerd.runtimes.ascend]\nruntime_type = "io.containerd.runc.v2"\n'
+    last = f"version = 2\n{RUNC}"
+    assert plan(hidden, last).edit.path == "/etc/containerd/conf.d/1.toml"
+    assert plan(hidden, last, binary="2.1.9").edit.path == MAIN
+    assert plan(hidden, last, state="absent").edit.path == MAIN
+
+
+def test_one_version_counts_for_all_files():
+    table = "[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dir = '/x'\n"
+    said = STOCK.format(3, CRI3)
+    edit = plan("version = 2\n", "version = 3\n" + table, binary="2.1.9", said=said).edit
+    assert "'io.containerd.cri.v1.runtime'" in edit.text.replace('"', "'")
+    # 1.6 takes 3 without a word and goes on looking in the tables of 2.
+    assert "io.containerd.grpc.v1.cri" in plan("version = 3\n").edit.text
+
+
+def test_an_entry_where_containerd_does_not_look_is_named():
+    (warning,) = plan(f"version = 2\n{RUNC}[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.ascend]\n").warnings
+    assert "where containerd does not look" in warning
+
+
+def test_the_old_shims_block_is_left_and_named():
+    (warning,) = plan(f'version = 2\n{RUNC}[plugins."io.containerd.runtime.v1.linux"]\nruntime = "{RUNTIME}"\n').warnings
+    assert "containerd 2 does not have" in warning
+
+
+NVIDIA = f'[{CRI}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+
+
+def test_runc_that_we_wrote_stays_while_others_need_it():
+    there = plan("version = 2\n").edit
+    text = there.text + NVIDIA
+    back = plan(text, state="absent", note=there.note).edit
+    assert "runtimes.runc]" in back.text
+    assert "ascend" not in back.text
+
+
+def test_no_default_without_a_runtime_is_left():
+    text = f'version = 2\n[{CRI}.containerd]\ndefault_runtime_name = "ascend"\n{NVIDIA}{NVIDIA.replace("nvidia", "ascend")}'
+    with pytest.raises(FleetError, match="no entry of runc to take its place"):
+        plan(text, state="absent")
+    assert 'default_runtime_name = "nvidia"' in plan(text, state="absent", note={"previous_default": "nvidia"}).edit.text
+    gone = plan(text + RUNC, state="absent", note={"previous_default": "kata"})
+    assert "default_runtime_name" not in gone.edit.text
+    assert "kata does not exist any more" in gone.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("stock", "values"),
+    [
+        ({}, {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/p"}}),
+        (
+            {"runtime_type": "io.containerd.runc.v1", "privileged_without_host_devices": True, "cni_conf_dir": "",
+             "sandboxer": "podsandbox", "options": {"BinaryName": "/usr/bin/runc", "IoUid": 0, "Root": "/r", "SystemdCgroup": False}},
+            {"runtime_type": "io.containerd.runc.v1", "privileged_without_host_devices": True,
+             "options": {"BinaryName": "/p", "Root": "/r", "SystemdCgroup": False}},
+        ),
+        (
+            {"runtime_type": "io.containerd.crun.v1", "runtime_path": "/s", "options": {"ConfigPath": "/c", "SystemdCgroup": True}},
+            {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/p", "SystemdCgroup": True}},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_copied_from_runc(stock, values):
+    assert cri.runtime_values(stock, "/p") == values
+
+
+def test_without_a_toml_reader_the_command_is_named(monkeypatch):
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(FleetError) as caught:
+        toml.read("a = 1\n", MAIN)
+    assert caught.value.code == "library_missing"
+    assert f"{sys.executable} -m pip install tomli" in caught.value.hint
+
+
+def test_the_arguments_of_a_commit():
+    planned = plan("version = 2\n", "[debug]\nlevel = 'info'\n")
+    commit = planned.commit
+    assert (commit["file"], commit["remove"], commit["bridge"], commit["check"]) == (MAIN, False, None, None)
+    assert set(commit["expected"]) == {MAIN, "/etc/containerd/conf.d/1.toml"}
+    assert all(len(digest) == 64 for digest in commit["expected"].values())
+    made = plan(None)
+    assert made.commit["expected"] == {MAIN: ""}
+    gone = plan(made.edit.text, state="absent", note=made.edit.note)
+    assert (gone.commit["remove"], gone.commit["content"], config.diff(read_answer("containerd", []), gone)["after"]) == (True, None, "")
