@@ -105,8 +105,11 @@ def _container_checks(npu, wanted, probe):
         return
     # A CRI that does not tell its handlers leaves only what the file says.
     known = sorted(engine.get("runtimes") or (engine.get("configured") or {}).get("runtimes") or {})
-    yield _check("engine knows the runtime", runtime in known,
-                 "%s has %s" % (engine["name"], ", ".join(known) or engine.get("error") or "none"))
+    # What kubelet asks for is a handler; docker has none.
+    handlers = engine.get("handlers") or known
+    told = "" if runtime in handlers else "; CRI lists the handlers %s" % ", ".join(handlers) if known else ""
+    yield _check("engine knows the runtime", runtime in known and runtime in handlers,
+                 "%s has %s%s" % (engine["name"], ", ".join(known) or engine.get("error") or "none", told))
     rows = probe.get("rows") or []
     good = [row for row in rows if row["expected"] is not None]
     if probe.get("error") or not good:

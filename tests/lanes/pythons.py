@@ -27,6 +27,7 @@ NODE_UNIT = {
 NODE_UNIT_SHORT = ("3.6",)
 NODE_UNIT_CORE = "2.16"  # its module_utils run on all of them
 UNIT_TESTS = ("tests/unit/command", "tests/unit/hardware", "tests/unit/packages", "tests/unit/plan/test_gates.py",
+              "tests/unit/plan/test_gates_container.py", "tests/unit/preflight/test_engine_facts.py",
               "tests/unit/engine/test_node_steps.py", "tests/unit/engine/test_observe.py", "tests/unit/engine/test_cri.py",
               "tests/unit/engine/test_toml_read.py", "tests/unit/engine/test_engine_containerd.py",
               "tests/unit/engine/test_engine_k3s.py", "tests/unit/engine/test_engine_crio.py")

@@ -147,6 +147,16 @@ def test_an_engine_without_the_runtime_fails_whatever_a_container_saw():
     assert "engine knows the runtime: docker has runc" in text
 
 
+def test_a_runtime_that_is_no_handler_is_of_no_use_to_pods():
+    npu = converged()
+    npu["engines"][0].update(name="containerd", handlers=["runc", "ascend"])
+    assert failed(npu)[0] == set()
+    npu["engines"][0]["handlers"] = ["runc"]
+    gates, text = failed(npu)
+    assert gates == {"L2"}
+    assert "CRI lists the handlers runc" in text
+
+
 def test_the_host_gate_looks_at_the_engine_that_counts():
     npu = converged()
     npu["engines"].insert(0, dict(npu["engines"][0], name="containerd", active=False, kubelet=False))
