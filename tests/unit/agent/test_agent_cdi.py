@@ -52,6 +52,11 @@ def test_document(agent):
     }
 
 
+def test_the_order_is_that_of_the_numbers(agent):
+    """Whatever order a set has: another order would be another file."""
+    assert [device["name"] for device in example(agent, phy_ids={8, 1, 16})["devices"]] == ["1", "8", "16", "all"]
+
+
 def test_every_document_is_right_by_the_rules(agent):
     assert agent.cdi.faults(example(agent)) == []
     assert agent.cdi.faults(example(agent, managers=[], mounts=[])) == []

@@ -228,6 +228,14 @@ def test_a_file_that_nobody_keeps_any_more_goes(node):
     assert os.listdir(node / "run/cdi") == ["other.json"] and (node / CDI).exists()
 
 
+def test_a_file_that_is_kept_stays(node):
+    systemd = Systemd(node)
+    present(node, systemd, config='cdi_folder: "/etc/cdi"\n')
+    (node / CDI).write_text(OURS)
+    present(node, systemd, config='cdi_folder: "/etc/cdi"\npoll_seconds: 2\n')
+    assert (node / CDI).read_text() == OURS
+
+
 @pytest.mark.parametrize("content", ['{"kind": "x/y"}', "[]", "", "\xff"])
 def test_files_of_others_stay(node, content):
     systemd = Systemd(node)
