@@ -135,7 +135,7 @@ def test_what_dockerd_refuses_comes_back_byte_for_byte(host):
     result, _printed = host.act(path=RUNTIME, timeout=8, fails=True)
     assert host.digest() == before
     assert host.pid() == pid
-    assert result["error"]["code"] in ("engine_rejected", "config_refused")
+    assert result["error"]["code"] in ("engine_rejected", "parser_refused")
     assert "no-such-key" in result["msg"]
     assert host.sh("systemctl is-active docker") == "active"
 
