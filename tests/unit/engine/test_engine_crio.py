@@ -155,6 +155,15 @@ def test_a_reload_that_brings_nothing_is_followed_by_a_restart(host, serve, monk
     assert engine.done == ["reload", "restart"]
 
 
+def test_a_reload_that_does_not_bring_the_default(host, serve, monkeypatch):
+    monkeypatch.setattr(crio, "RELOAD_SECONDS", 0.3)
+    serve()
+    host.printed = (0, toml(default="ascend"), "")
+    engine = host.engine()
+    assert engine.take_over() is None
+    assert engine.done == ["reload", "restart"]
+
+
 def test_no_restart_that_would_end_containers(host, serve, monkeypatch):
     monkeypatch.setattr(crio, "RELOAD_SECONDS", 0.3)
     serve(pods=pod("b", "crun"))
