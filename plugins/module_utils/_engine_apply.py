@@ -154,7 +154,8 @@ class Transaction(object):
         return "; ".join(parts) or None
 
     def _refuse_to_kill(self):
-        kills = self._engine.restart_kills(self._facts) if self._was_active else []
+        # One that runs and does not answer may hold containers all the same.
+        kills = self._engine.restart_kills(self._facts) if self._was_active or self._engine.running() else []
         if kills and self._params["disruption"] != "allow":
             shown = ", ".join(kills[:10]) + (" and %d more" % (len(kills) - 10) if len(kills) > 10 else "")
             raise FleetError(

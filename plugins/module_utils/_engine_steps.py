@@ -31,7 +31,7 @@ def read(params, run):
         "config_path": engine.config_path,
         "unit": {key: engine.unit[key] for key in ("name", "loaded", "state", "kill_mode", "can_reload")},
         "takes_over_by": engine.takes_over_by,
-        "restart_kills": engine.restart_kills(facts) if facts["active"] else [],
+        "restart_kills": engine.restart_kills(facts) if facts["active"] or engine.running() else [],
         "kubelet": kubelet,
         "program": program(params["path"], root),
         "note": record.note(params["name"]),

@@ -106,6 +106,21 @@ def test_pods_that_a_restart_would_end_are_named_before_anything_is_written(host
     assert (result["killed"], result["actions"]) == (["default/train-0", "default/train-1"], ["restart"])
 
 
+def test_an_engine_that_hangs_may_hold_pods_all_the_same(host, monkeypatch):
+    class Hung(fake_engine.Engine):
+        def facts(self):
+            return dict(super().facts(), active=False, error="no answer")
+
+    monkeypatch.setattr(fake_engine, "Engine", Hung)
+    host.set(pods=["default/train-0"])
+    assert host.read()["restart_kills"] == ["default/train-0"]
+    with pytest.raises(FleetError) as caught:
+        host.commit()
+    assert (caught.value.code, host.text(), host.world["calls"]) == ("would_kill", OLD, [])
+    host.set(running=False)
+    assert host.read()["restart_kills"] == []
+
+
 def test_never_only_writes_and_kills_nothing(host):
     host.set(pods=["default/train-0"])
     result = host.commit(restart="never")
