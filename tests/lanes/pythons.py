@@ -30,6 +30,7 @@ UNIT_TESTS = ("tests/unit/command", "tests/unit/hardware", "tests/unit/packages"
               "tests/unit/plan/test_gates_container.py", "tests/unit/preflight/test_engine_facts.py",
               "tests/unit/engine/test_node_steps.py", "tests/unit/engine/test_observe.py", "tests/unit/engine/test_cri.py",
               "tests/unit/engine/test_toml_read.py", "tests/unit/engine/test_engine_containerd.py",
+              "tests/unit/engine/test_containerd_decisions.py", "tests/unit/engine/test_containerd_files.py",
               "tests/unit/engine/test_engine_k3s.py", "tests/unit/engine/test_engine_crio.py", "tests/unit/engine/test_kubelet.py",
               "tests/unit/engine/test_isulad.py", "tests/unit/engine/test_transaction.py", "tests/unit/engine/test_transaction_cut.py")
 # Where the test itself, not what it tests, needs a newer Python. They are counted as not run.
