@@ -50,7 +50,8 @@ def trees(draw):
                 section["runtimes"]["runc"] = dict(entry)
             if draw(st.booleans()):
                 section["default_runtime_name"] = draw(st.sampled_from(sorted(section.get("runtimes", {"runc": {}}))))
-    return {"version": 2, **tree, **({"plugins": plugins} if plugins else {})}
+    whole = {"version": 2, **tree, **({"plugins": plugins} if plugins else {})}
+    return {key: whole[key] for key in draw(st.permutations(list(whole)))}
 
 
 class Writer:
