@@ -116,7 +116,7 @@ def file_of_engine(engine):
         hint = f"Merge both into one object; `python3 -m json.tool {engine.path}` shows when it is right."
         yield finding(engine.error_if_touched(), "engine_two_documents", engine.path, message, hint)
     elif broken:
-        message = f"The configuration of {engine.name} cannot be read: {broken}"
+        message = f"The configuration of {engine.name} cannot be read: {broken.rstrip('.')}."
         yield finding(engine.error_if_touched(), "engine_config_broken", engine.path or engine.name, message, f"{show} names the place.")
     if said.get("conflicts"):
         keys = ", ".join(said["conflicts"])
