@@ -188,7 +188,7 @@ class Engine(CriEngine):
 
     name = NAME
     label = "containerd"
-    unit_names = (UNIT,)
+    unit_names = [UNIT]
     short_flags = SHORT_FLAGS
     default_config = DEFAULT_CONFIG
     _version = None

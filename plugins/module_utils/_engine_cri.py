@@ -26,15 +26,14 @@ CONNECT_SECONDS = 2
 class CriEngine(base.BaseEngine):
     """An engine with a CRI socket, for the length of one read or commit. ``pid`` and ``words``: of the process that owns the socket."""
 
-    unit_names = ()  # in the order in which they are looked for
-    socket_path = None
-    program_names = ()  # what the process may be called
+    unit_names = []  # in the order in which they are looked for
+    socket_path = ""
     short_flags = {}
     config_flag = "config"
-    default_config = None
+    default_config = ""
 
     pid = None
-    words = ()
+    words = []
     lost = False  # the last answer was that the engine runs and its CRI part does not
     _pods = None
 

@@ -102,11 +102,11 @@ class Engine(CriEngine):
 
     name = NAME
     label = "cri-o"
-    unit_names = (UNIT, "cri-o.service")
+    unit_names = [UNIT, "cri-o.service"]
     short_flags = {"-c": "config", "-d": "config-dir", "-l": "log-level"}
     default_config = DEFAULT_CONFIG
     socket_path = SOCKET
-    _live = None
+    _live = {}
 
     @property
     def takes_over_by(self):

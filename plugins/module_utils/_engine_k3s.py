@@ -69,7 +69,7 @@ class Engine(containerd.Engine):
 
     name = NAME
     label = "containerd of k3s"
-    unit_names = (UNIT, "k3s-agent.service")
+    unit_names = [UNIT, "k3s-agent.service"]
     product = "k3s"
     data_folder = "/var/lib/rancher/k3s"
     programs = ("data/current/bin/containerd",)

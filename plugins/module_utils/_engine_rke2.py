@@ -31,7 +31,7 @@ class Engine(k3s.Engine):
 
     name = NAME
     label = "containerd of rke2"
-    unit_names = (UNIT, "rke2-agent.service")
+    unit_names = [UNIT, "rke2-agent.service"]
     product = "rke2"
     data_folder = "/var/lib/rancher/rke2"
     programs = ("bin/containerd",)

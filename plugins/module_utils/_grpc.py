@@ -173,7 +173,7 @@ class _Call(object):
                 self._send(frame(WINDOW_UPDATE, 0, STREAM, room) + frame(WINDOW_UPDATE, 0, 0, room))
             self._ended = bool(flags & END_STREAM)
         elif kind == RST_STREAM:
-            raise GrpcError(UNAVAILABLE, "the server broke off the call (HTTP/2 error %d)" % struct.unpack("!I", payload[:4]))
+            raise GrpcError(UNAVAILABLE, "the server broke off the call (HTTP/2 error %d)" % struct.unpack("!I", payload[:4])[0])
 
     def _take_headers(self, flags, payload):
         block = _unpadded(flags, payload)

@@ -13,7 +13,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^\s,\]}#]+")
 _INTEGER = re.compile(r"[+-]?[0-9](?:_?[0-9])*$")
 _BASED = re.compile(r"0[xob][0-9A-Fa-f_]+$")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "e": "\x1b"}
 _DEEPEST = 100
 
@@ -214,10 +214,9 @@ class _Reader(object):
         match = _SCALAR.match(self._text, self._at)
         if not match:
             raise self._wrong("expected a value")
-        end = match.end()
-        if _DATE.match(self._text, self._at):
-            end = _SCALAR.match(self._text, end + 1).end()
-        text, self._at = self._text[self._at:end], end
+        # A date and its time may be apart by one blank.
+        match = _DATE.match(self._text, self._at) or match
+        text, self._at = match.group(), match.end()
         if text in ("true", "false"):
             return text == "true"
         if _INTEGER.match(text):

@@ -128,14 +128,14 @@ def test_an_error_of_the_server_is_told_without_secrets(serve):
 
 def test_a_server_that_hangs(serve):
     def hang(_request, context):
-        time.sleep(1.5)
+        time.sleep(2)
         return VERSION
 
     began = time.monotonic()
     with pytest.raises(FleetError) as caught:
         _cri.version(serve({"Version": hang}), 0.4)
     assert caught.value.code == "cri_timeout"
-    assert time.monotonic() - began < 1.2
+    assert time.monotonic() - began < 1.5
 
 
 def test_an_answer_that_is_no_such_message(serve):
@@ -186,12 +186,18 @@ def script(tmp_path):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen(1)
-        start.received = bytearray()
+        seen = bytearray()
+
+        def received():
+            threads[-1].join(5)
+            return bytes(seen)
+
+        start.received = received
 
         def work():
             connection = listener.accept()[0]
             with connection, listener:
-                start.received += connection.recv(65536)
+                seen.extend(connection.recv(65536))
                 try:
                     for byte in answer if slowly else ():
                         connection.sendall(bytes([byte]))
@@ -203,7 +209,7 @@ def script(tmp_path):
                         more = connection.recv(65536)
                         if not more:
                             break
-                        start.received += more
+                        seen.extend(more)
                 except OSError:
                     pass
 
@@ -222,7 +228,7 @@ def ask(path, timeout=5):
 
 def test_what_is_sent(script):
     ask(script(START + h2(_grpc.DATA, 0, MESSAGE) + OK_TRAILERS))
-    received = bytes(script.received)
+    received = script.received()
     assert received.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     assert b"question" in received
     assert struct.pack("!HI", _grpc.HEADER_TABLE_SIZE, 0) in received
@@ -231,14 +237,14 @@ def test_what_is_sent(script):
 def test_pings_and_settings_are_answered(script):
     ping = h2(_grpc.PING, 0, b"12345678", 0)
     assert ask(script(START + ping + h2(_grpc.DATA, 0, MESSAGE) + OK_TRAILERS)) == VERSION
-    assert h2(_grpc.PING, _grpc.ACK, b"12345678", 0) in bytes(script.received)
-    assert h2(_grpc.SETTINGS, _grpc.ACK, b"", 0) in bytes(script.received)
+    assert h2(_grpc.PING, _grpc.ACK, b"12345678", 0) in script.received()
+    assert h2(_grpc.SETTINGS, _grpc.ACK, b"", 0) in script.received()
 
 
 def test_room_is_given_back(script):
     ask(script(START + h2(_grpc.DATA, 0, MESSAGE) + OK_TRAILERS))
     room = struct.pack("!I", len(MESSAGE))
-    assert h2(_grpc.WINDOW_UPDATE, 0, room, 1) + h2(_grpc.WINDOW_UPDATE, 0, room, 0) in bytes(script.received)
+    assert h2(_grpc.WINDOW_UPDATE, 0, room, 1) + h2(_grpc.WINDOW_UPDATE, 0, room, 0) in script.received()
 
 
 def test_byte_by_byte(script):
@@ -316,9 +322,9 @@ def test_goaway_behind_our_stream_is_no_refusal(script):
 def test_a_server_that_says_nothing(script):
     began = time.monotonic()
     with pytest.raises(_grpc.GrpcError) as caught:
-        ask(script(START, quiet=1), timeout=0.3)
+        ask(script(START, quiet=2), timeout=0.3)
     assert caught.value.status == _grpc.DEADLINE_EXCEEDED
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 1.8
 
 
 def test_a_server_that_drips_for_ever_meets_the_deadline(script):
