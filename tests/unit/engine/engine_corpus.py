@@ -8,10 +8,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import tomllib
-
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config as config
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Wanted
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
 
 CORPUS = Path(__file__).resolve().parents[2] / "fixtures/engines"
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"

@@ -6,8 +6,7 @@ import json
 
 import engine_corpus as corpus
 import pytest
-import tomllib
-from engine_corpus import CANARY, RUNTIME
+from engine_corpus import CANARY, RUNTIME, tomllib
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config as config

@@ -4,8 +4,7 @@
 import sys
 
 import pytest
-import tomllib
-from engine_corpus import CANARY, RUNTIME, STOCK, read_answer, wanted
+from engine_corpus import CANARY, RUNTIME, STOCK, read_answer, tomllib, wanted
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config as config

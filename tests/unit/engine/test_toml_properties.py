@@ -4,8 +4,7 @@
 import json
 
 import pytest
-import tomllib
-from engine_corpus import STOCK, deep, read_answer, wanted
+from engine_corpus import STOCK, deep, read_answer, tomllib, wanted
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
