@@ -49,7 +49,8 @@ class ClassApi(_kube.Api):
 
     def delete(self, name, found):
         """Delete exactly the object that was read. kube_conflict when it was changed since."""
-        options = {"preconditions": {key: found["metadata"][key] for key in ("uid", "resourceVersion")}}
+        read = _kube.client.V1Preconditions(uid=found["metadata"]["uid"], resource_version=found["metadata"]["resourceVersion"])
+        options = _kube.client.V1DeleteOptions(preconditions=read)
         try:
             self.call(CLASS, "delete", name, lambda timeout: self._classes.delete_runtime_class(
                 name, body=options, _preload_content=False, _request_timeout=timeout), ("Status", CLASS.name))
