@@ -29,10 +29,12 @@ class Suite:
 SUITE = "bookworm"
 SUITES = {
     "bookworm": Suite("docker 20.10, containerd 1.6"),
-    # docker's client is a package of its own from here on.
-    "trixie": Suite("docker 26.1, containerd 1.7", packages=("docker-cli",)),
+    # docker's client is a package of its own from here on, and e2fsprogs (chattr) no longer part of every system.
+    "trixie": Suite("docker 26.1, containerd 1.7", packages=("docker-cli", "e2fsprogs")),
     # A mirror that stands still (a snapshot) has a Release file of sid that is past its date.
-    "sid": Suite("docker 28.5, containerd 2.1", packages=("docker-cli",), options=('Acquire::Check-Valid-Until "false"',), security=False),
+    # Nor is rev of util-linux.
+    "sid": Suite("docker 28.5, containerd 2.1", packages=("bsdextrautils", "docker-cli", "e2fsprogs"),
+                 options=('Acquire::Check-Valid-Until "false"',), security=False),
 }
 FILES = Path(__file__).parent / "files"
 PACKAGES = (
