@@ -112,9 +112,11 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
 def _with_version(tree: Tree, now: Effective | None, wanted: Wanted, created: list[str]) -> Tree:
     """Return the tree with a version line in the main file where nothing depends on what its absence means."""
     depends = any(document.data.keys() & VERSIONED for _file, document in tree.files)
-    if tree.has_version or depends or wanted.state == "absent" or not tree.files:
+    if not tree.files or wanted.state == "absent":
         return tree
     file, document = tree.files[0]
+    if file.data is not None and (tree.has_version or depends):
+        return tree
     if now is None:
         raise FleetError(
             f"{file.path} does not say its version, and what containerd prints of its configuration could not be read.",
@@ -123,9 +125,14 @@ def _with_version(tree: Tree, now: Effective | None, wanted: Wanted, created: li
     if file.data is None:
         created.append("file")
         document = toml.read(HEAD.format(wanted.name), file.path)
+        if now.imports:
+            # Later releases import a folder by themselves, as long as there is no file that says otherwise.
+            created.append("imports")
+            document = change.put(document, (), "imports", list(now.imports))
     created.append("version")
-    document = change.put(document, (), "version", now.version)
-    return Tree([(file, document), *tree.files[1:]], now.version, True, tree.binary)
+    version = tree.version if tree.has_version else now.version
+    document = change.put(document, (), "version", version)
+    return Tree([(file, document), *tree.files[1:]], version, True, tree.binary)
 
 
 def _refuse_blind(tree: Tree, wanted: Wanted) -> None:

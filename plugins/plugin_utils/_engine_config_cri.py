@@ -41,11 +41,12 @@ def cri_table(version: int) -> Path:
 
 @dataclass(frozen=True)
 class Effective:
-    """What the engine has in effect by its own word: the version it prints, runtimes by name, the default one."""
+    """What the engine has in effect by its own word: the version it prints, runtimes by name, the default one, its imports."""
 
     version: int
     runtimes: dict
     default: str | None
+    imports: tuple[str, ...] = ()
 
 
 def effective(text: str | None) -> Effective | None:
@@ -62,7 +63,11 @@ def effective(text: str | None) -> Effective | None:
     section = dig(data, (*cri_table(version), "containerd"))
     section = section if isinstance(section, dict) else {}
     runtimes = section.get("runtimes")
-    return Effective(version, runtimes if isinstance(runtimes, dict) else {}, section.get("default_runtime_name") or None)
+    imports = data.get("imports")
+    return Effective(
+        version, runtimes if isinstance(runtimes, dict) else {}, section.get("default_runtime_name") or None,
+        tuple(imports) if isinstance(imports, list) else (),
+    )  # fmt: skip
 
 
 def note_created(note: dict, parts: list[str]) -> dict:
@@ -239,6 +244,8 @@ class _Work:
         self._drop_inline(made)
         if "containerd" in made:
             self.document = change.drop_header(self.document, section.containerd)
+        if "imports" in made and self.document.data.keys() <= {"version", "imports"}:
+            self.document = change.remove(self.document, ("imports",))
         if "version" in made and not self.document.data.keys() & VERSIONED:
             self.document = change.remove(self.document, ("version",))
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note={}, warnings=warnings)
@@ -293,6 +300,5 @@ def prove(before: Document, after: Document, section: Section, wanted: Wanted) -
     ours: list[Path] = [(*section.runtimes, wanted.name), (*section.containerd, "default_runtime_name")]
     if (before.get((*section.runtimes, STOCK_RUNTIME)) is None) != (after.get((*section.runtimes, STOCK_RUNTIME)) is None):
         ours.append((*section.runtimes, STOCK_RUNTIME))
-    if (before.get(("version",)) is None) != (after.get(("version",)) is None):
-        ours.append(("version",))
+    ours += [(key,) for key in ("version", "imports") if (before.get((key,)) is None) != (after.get((key,)) is None)]
     change.prove(before, after, ours)

@@ -131,7 +131,7 @@ def effective_text_of(tree):
     if not real(tree):
         return stand_in_dump(tree)
     # The same files are read in many tests, and containerd takes its time.
-    key = tuple((data or b"-").replace(bytes(tree.root), b"") for data in tree.data().values())
+    key = tuple(data and data.replace(bytes(tree.root), b"") for data in tree.data().values())
     if key not in DUMPS:
         main = tree.files[0][0]
         DUMPS[key] = dump(main) if main.exists() else run([CONTAINERD, "config", "default"])

@@ -177,3 +177,12 @@ def test_the_arguments_of_a_commit():
     assert made.commit["expected"] == {MAIN: ""}
     gone = plan(made.edit.text, state="absent", note=made.edit.note)
     assert (gone.commit["remove"], gone.commit["content"], config.diff(read_answer("containerd", []), gone)["after"]) == (True, None, "")
+
+
+def test_a_file_that_is_made_keeps_the_imports_of_none():
+    said = 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + STOCK.format(3, CRI3)
+    there = plan(None, "version = 3\n", binary="2.2.1", said=said).edit
+    assert (there.path, tomllib.loads(there.text)["imports"]) == (MAIN, ["/etc/containerd/conf.d/*.toml"])
+    assert tomllib.loads(there.text)["version"] == 3
+    assert not plan(there.text, "version = 3\n", binary="2.2.1", said=said, note=there.note).edit.changed
+    assert plan(there.text, "version = 3\n", binary="2.2.1", said=said, note=there.note, state="absent").edit.remove
