@@ -35,7 +35,8 @@ def endpoint(run, root="/", timeout=20):
     """Return how kubelet reaches its engine.
 
     ``installed``, ``running``, ``endpoint`` (``unix:///...`` or None where it is not known), ``source`` (where that stands, or why it is
-    not known), ``version`` (``1.28.3`` or None), ``kind`` (``kubelet``, ``k3s``, ``rke2``, ``microk8s`` or None).
+    not known), ``version`` (``1.28.3``; None where nothing depended on it), ``kind`` (``kubelet``, ``k3s``, ``rke2``, ``microk8s`` or
+    None).
     """
     embedding = _embedding(run, root, timeout)
     for pid, _name in units.processes(("kubelet",), root):
@@ -62,8 +63,16 @@ def _answer(kind, running, found, source, version):
 
 
 def _of_kubelet(words, source, run, root, timeout):
-    version = _version(run, root, timeout)
-    found, where = kubelet_endpoint(words, lambda path: units.read_text(under(root, path)), lambda path: _listed(path, root), version)
+    version = None
+
+    def look():
+        return kubelet_endpoint(words, lambda path: units.read_text(under(root, path)), lambda path: _listed(path, root), version)
+
+    found, where = look()
+    if words and found is None:
+        # Only its default depends on the version, and kubelet is slow to tell it.
+        version = _version(run, root, timeout)
+        found, where = look()
     if not words:
         where = "how kubelet is started is not known"
     return _answer("kubelet", False, found, where.replace("COMMAND", source), version)
