@@ -29,8 +29,9 @@ def engine_of(engines, wanted="auto"):
 def runtime_path(engine, runtime, otherwise=None):
     """The program that an engine calls for a runtime, as the engine says it, else as its file does. Pure."""
     for known in (engine.get("runtimes"), (engine.get("configured") or {}).get("runtimes")):
-        if (known or {}).get(runtime):
-            return known[runtime]
+        path = (known or {}).get(runtime)
+        if path:
+            return path
     return otherwise
 
 

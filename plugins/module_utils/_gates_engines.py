@@ -119,6 +119,10 @@ class _WithSpec(object):
         self._path = path
         self._work = work
 
+    def clean(self):
+        """Remove what an earlier run left; return what could not be removed."""
+        raise NotImplementedError
+
     def prepare(self):
         if not self._path or not os.path.isabs(self._path):
             return "nothing says which program the runtime is (%s)" % self._path

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading TOML on a node, whose Python may have no tomllib. Private to the collection. Pure.
 
-For looking, never for writing: the controller edits the text in place. It reads what TOML 1.0 allows, and is no judge of it: an engine's own
-parser is. Numbers that are no plain integers, and dates, are given as their text.
+For looking, never for writing: the controller edits the text in place. It reads what TOML 1.0 allows, and is no judge of it: an
+engine's own parser is. Numbers that are no plain integers, and dates, are given as their text.
 """
 
 import re

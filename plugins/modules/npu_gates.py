@@ -242,7 +242,9 @@ def look_into_containers(npu, params):
     if engine is None:
         return {"error": "no container was tried: %s" % why}
     family = FAMILIES.get(npu["family"])
-    chips, managers, names = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"]) if family else ([],) * 3
+    if family is None:
+        return {"error": "the family of the chips is not known, so no container was tried"}
+    chips, managers, names = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"])
     if not chips:
         return {"error": "no chip has a device node, so no container was tried"}
     root, state = params["root"], under(params["root"], STATE_DIR)

@@ -215,8 +215,9 @@ config_path:
   sample: /etc/docker/daemon.json
 files:
   description:
-    - The engine's files, in the order in which it reads them, each with C(path) (as the engine names it), C(target) (behind symbolic links),
-      C(link) (what it points to, where it is one), C(exists), C(content) (base64), C(sha256), C(mode), C(owner), C(group) and C(role).
+    - The engine's files, in the order in which it reads them, each with C(path) (as the engine names it), C(target) (behind symbolic
+      links), C(link) (what it points to, where it is one), C(exists), C(content) (base64), C(sha256), C(mode), C(owner), C(group) and
+      C(role).
     - The role is V(main), V(import), V(template), V(dropin) or V(generated), which is never written.
   returned: step=read
   type: list
