@@ -158,6 +158,14 @@ def last_launch(state_dir, component, version):
     return None
 
 
+def unfinished(state_dir, component):
+    """Return the journal line of the package of this component that we started last, if nothing was recorded since, or None."""
+    for entry in reversed(entries(state_dir)):
+        if entry.get("component") == component and entry.get("event") in ("launched", "recorded"):
+            return entry if entry["event"] == "launched" else None
+    return None
+
+
 def boot_of(state_dir, component, version):
     """Return the id of the boot in which we wrote this version, or None when we did not, or can not tell."""
     # A run that was cut has launched a package and recorded nothing.

@@ -60,6 +60,21 @@ def _booted_since(files, running, name, version, path):
     return bool(written and booted and written < booted)
 
 
+def _remains(files, name, version):
+    """Return why files that no record of the vendor's names are our own, or None: a package that was cut left them.
+
+    Firmware has its version.info before its record (crash sweep, both killed between them).
+    """
+    begun = _journal.unfinished(files.real(_journal.STATE_DIR), name)
+    if not begun:
+        return None
+    if begun.get("action") == "remove":
+        return "Not complete: its removal was cut."
+    if not begun.get("version") or (version and not same(version, begun["version"])):
+        return None
+    return "Not complete: the package of %s was cut before it wrote its record." % begun["version"]
+
+
 def component(state, version=None, *, running=None, path=None, reason=None, record=None):
     """Return one component of the result."""
     return {"state": state, "version": version, "running": running, "path": path, "reason": reason, "record": record or {}}
@@ -90,6 +105,9 @@ def _driver(files, info, running):
 
     if not recorded:
         if version or files.names(path):
+            remains = _remains(files, "driver", version)
+            if remains:
+                return dict(result("half_installed", remains), path=path)
             reason = "%s is there, but %s does not name it: no package of this machine put it there." % (path, INSTALL_INFO)
             return dict(result("foreign", reason), path=path)
         if loaded:
@@ -182,6 +200,9 @@ def _firmware(files, info, running):
 
     if not recorded:
         if version:
+            remains = _remains(files, "firmware", version)
+            if remains:
+                return result("half_installed", remains)
             return result("foreign", "%s is there, but %s does not name it." % (path, INSTALL_INFO))
         return component("absent", running=live)
     if not version:
@@ -205,6 +226,9 @@ def _docker_runtime(files):
     missing = [name for name in binaries if not files.size(os.path.join(path, name))]
     if values is None and len(missing) == len(binaries):
         return component("absent")
+    remains = _remains(files, "docker_runtime", None) if values is None else None
+    if remains:
+        return component("half_installed", path=path, reason=remains)
     if values is None:
         return component("foreign", path=path, reason="%s has no ascend_docker_runtime_install.info: no package put it there." % path)
     if version is None:

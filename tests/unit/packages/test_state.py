@@ -256,6 +256,46 @@ def test_firmware(observe, files, running, state, words):
     assert found["reason"] is None if words is None else words in found["reason"]
 
 
+RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/"
+RUNTIME_FILES = {
+    RUNTIME + "ascend_docker_runtime_install.info": "version=v7.3.0\narch=x86_64\nos=linux\ninstall-scene=docker\n",
+    RUNTIME + "ascend-docker-runtime": "x",
+    RUNTIME + "ascend-docker-hook": "x",
+    "/etc/ascend-docker-runtime.d/base.list": "/usr/local/bin/npu-smi\n",
+}
+
+
+def journal(*entries):
+    return {"/var/lib/npu-fleet/journal.jsonl": "".join(json.dumps(entry) + "\n" for entry in entries)}
+
+
+def launched(component, version="25.5.0", **fields):
+    return dict({"event": "launched", "component": component, "version": version, "action": "install"}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("component", "entries", "state"),
+    [
+        ("firmware", [launched("firmware", "7.8.0.5.216")], "half_installed"),
+        ("driver", [launched("driver")], "half_installed"),
+        ("docker_runtime", [launched("docker_runtime", "7.3.0")], "half_installed"),
+        ("driver", [dict(launched("driver", None), action="remove", way="script")], "half_installed"),
+        # what was recorded and has lost its record since then, another version, and another component were not cut by us
+        ("firmware", [launched("firmware", "7.8.0.5.216"), {"event": "recorded", "component": "firmware"}], "foreign"),
+        ("firmware", [launched("firmware", "7.7.0.6.236")], "foreign"),
+        ("driver", [launched("firmware", "7.8.0.5.216")], "foreign"),
+        ("docker_runtime", [launched("driver", "7.3.0")], "foreign"),
+        ("driver", [dict(launched("driver", None))], "foreign"),
+    ],
+)
+def test_what_a_package_of_ours_left_without_a_record_is_not_foreign(observe, component, entries, state):
+    files = dict(GOOD, **RUNTIME_FILES)
+    files.update({"/etc/ascend_install.info": None, RUNTIME + "ascend_docker_runtime_install.info": None}, **journal(*entries))
+    found = observe(files, LIVE)[component]
+    assert found["state"] == state
+    assert "cut" in found["reason"] if state == "half_installed" else "no" in found["reason"]
+
+
 def toolkit(version, package="Ascend-cann-toolkit"):
     return f"package_name={package}\nversion={version}\ninnerversion=V100R001C25SPC001B212\narch=x86_64\nos=linux\n"
 
@@ -341,15 +381,6 @@ def test_cann_another_base(observe):
     files = {path.replace("/usr/local/Ascend", "/opt/cann"): text for path, text in CANN_NEW.items()}
     files["/etc/Ascend/ascend_cann_install.info"] = "Install_Path_Param=/opt/cann\n"
     assert observe(files, LIVE)["cann_toolkit"]["path"] == "/opt/cann/cann-8.5.0"
-
-
-RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/"
-RUNTIME_FILES = {
-    RUNTIME + "ascend_docker_runtime_install.info": "version=v7.3.0\narch=x86_64\nos=linux\ninstall-scene=docker\n",
-    RUNTIME + "ascend-docker-runtime": "x",
-    RUNTIME + "ascend-docker-hook": "x",
-    "/etc/ascend-docker-runtime.d/base.list": "/usr/local/bin/npu-smi\n",
-}
 
 
 @pytest.mark.parametrize(
