@@ -48,7 +48,8 @@ KINDS = ("module", "alone", "group", "outer", "power")
 ON_NODE = "/opt/crash/on_node.py"
 #: For CI: each kind in some flow, at the stages that broke something while this was written, and at a spread of the journal.
 SHORT = (
-    ("install", "group", "driver:30"), ("install", "power", "driver:90"), ("upgrade", "alone", "driver:40"),
+    ("install", "group", "driver:30"), ("install", "group", "firmware:version"), ("install", "power", "driver:90"),
+    ("upgrade", "alone", "driver:40"),
     ("upgrade", "power", "firmware:40"), ("upgrade", "outer", "driver:10"), ("rollback", "group", "firmware:30"),
     ("install", "module", "driver launched"), ("upgrade", "module", "driver ended"), ("rollback", "power", "firmware ended"),
 )  # fmt: skip
