@@ -50,6 +50,7 @@ def test_the_class_is_made_once(api, kubeconfig, tmp_path):
     assert methods(api) == ["GET", "POST", "GET", "GET"]  # once a play, or once a wave
 
 
+@pytest.mark.long
 def test_removal_waits_for_other_nodes(api, kubeconfig, tmp_path):
     api.runtime_classes.create({"metadata": {"name": "ascend", "labels": OURS}, "handler": "ascend"})
     api.add_node("other", labels={"npu.fleet/family": "a2"})

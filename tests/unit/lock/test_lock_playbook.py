@@ -39,6 +39,7 @@ def flat(done):
     return " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.long
 def test_a_folder_of_the_node_twice(play, tmp_path):
     sums = packages.depot(tmp_path / "depot")
     (tmp_path / "depot" / "Ascend-hdk-910b-npu_25.5.0_linux-x86-64.zip").write_bytes(b"PK")

@@ -103,6 +103,7 @@ def test_unknown_option_is_stopped_by_the_outer_layer(toolkit, sandbox):
     assert done.returncode == 1 and "--whitelist=" in done.stderr
 
 
+@pytest.mark.long
 def test_the_licence_question(toolkit, sandbox):
     done = sandbox.run(f"{toolkit} --install", stdin="n\n")
     assert done.returncode == 0 and "stop installation!" in done.stdout and not sandbox.exists(f"{TOP}/cann")
@@ -146,6 +147,7 @@ def test_layout_before_8_5(build, sandbox):
     assert record(sandbox, f"{TOP}/ascend-toolkit/8.3.RC1/opp_kernel/version.info") == {"Version": "8.3.RC1"}
 
 
+@pytest.mark.long
 def test_hang_then_install(build, toolkit, sandbox):
     package = sandbox.add(build("cann_toolkit", "--mode", "hang", "--hang-at", "before-payload"), name="hang.run")
     sandbox.run(

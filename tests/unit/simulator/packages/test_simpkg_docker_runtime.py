@@ -110,6 +110,7 @@ def test_nox11_is_unknown_and_quiet_and_check_are_taken(runtime, sandbox):
     assert sandbox.run(f"{runtime} --quiet --install").returncode == 0
 
 
+@pytest.mark.long
 def test_licence_prompt_from_26_1(build, sandbox):
     package = sandbox.add(build("docker_runtime", "--runtime", "26.1.0"))
     assert sandbox.run(f"{package} --install --quiet").returncode == 1
@@ -120,12 +121,14 @@ def test_licence_prompt_from_26_1(build, sandbox):
     assert sandbox.run(f"{package} --install", stdin="Y\n").returncode == 0 and sandbox.exists(WRAPPER)
 
 
+@pytest.mark.long
 def test_hang_leaves_files_without_record(build, sandbox):
     package = sandbox.add(build("docker_runtime", "--mode", "hang", "--hang-at", "after-payload"))
     sandbox.run(f"setsid -f bash -c 'echo $$ > /tmp/pid; exec {package} --install' >/dev/null 2>&1; sleep 2; kill -9 -$(cat /tmp/pid)")
     assert sandbox.exists(WRAPPER) and not sandbox.exists(f"{FOLDER}/ascend_docker_runtime_install.info")
 
 
+@pytest.mark.long
 def test_nothing_mode(build, sandbox):
     package = sandbox.add(build("docker_runtime", "--mode", "nothing"))
     done = sandbox.run(f"{package} --install")

@@ -71,6 +71,7 @@ def test_first_install(driver, sandbox):
     assert sandbox.info()["Driver_Install_For_All"] == "no"
 
 
+@pytest.mark.long
 def test_upgrade_keeps_type_path_and_scope_and_goes_both_ways(build, driver, sandbox):
     older = sandbox.add(build("driver", "--driver", "24.1.rc3"))
     assert sandbox.run(f"{older} --full --quiet --install-for-all --install-path=/opt/npu").returncode == 0
@@ -152,6 +153,7 @@ def test_too_little_room(build, sandbox):
     assert sandbox.info() == {}
 
 
+@pytest.mark.long
 def test_questions_without_quiet(driver, sandbox):
     assert sandbox.run(f"{driver} {FULL}").returncode == 0
     done = sandbox.run(f"{driver} --full", stdin="maybe\nn\n")
@@ -162,6 +164,7 @@ def test_questions_without_quiet(driver, sandbox):
     assert sandbox.run(f"{driver} --full", stdin="y\n").returncode == 0
 
 
+@pytest.mark.long
 def test_nodes_never_appear(driver, sandbox):
     sandbox.state(npu_nodes_appear=False)
     begin = time.monotonic()
@@ -191,6 +194,7 @@ def test_busy_device_is_refused_and_the_old_driver_stays(build, driver, sandbox)
     assert sandbox.run(f"exec 9</dev/davinci0; {newer} --upgrade --quiet").returncode == 0
 
 
+@pytest.mark.long
 def test_busy_device_with_a_tool_that_takes_the_flag(build, driver, sandbox):
     sandbox.run(f"{driver} {FULL}")
     newer = sandbox.add(build("driver", "--driver", "25.5.2", "--busy", "reboot"))
@@ -235,6 +239,7 @@ def test_devel_and_docker_types(driver, sandbox):
     assert not sandbox.exists("/dev/davinci0") and sandbox.exists("/usr/local/bin/npu-smi")
 
 
+@pytest.mark.long
 def test_firmware_relation_is_a_warning_with_quiet_and_a_question_without(build, driver, sandbox):
     firmware = sandbox.add(build("firmware", "--firmware", "9.0.0.0.205"))
     sandbox.run(f"{driver} {FULL}; {firmware} {FULL}")
@@ -246,6 +251,7 @@ def test_firmware_relation_is_a_warning_with_quiet_and_a_question_without(build,
     assert done.returncode == 0 and version(sandbox) is None
 
 
+@pytest.mark.long
 def test_the_guard_of_the_installed_driver_kills_the_run_file(build, driver, sandbox):
     older = sandbox.add(build("driver", "--driver", "24.1.rc3"))
     sandbox.run(f"{driver} {FULL}")
@@ -261,6 +267,7 @@ def test_the_guard_of_the_installed_driver_kills_the_run_file(build, driver, san
     assert " failed;" in sandbox.text("var/log/ascend_seclog/operation.log").splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_virtual_machine_has_no_hot_reset(build, driver, sandbox):
     sandbox.state(virtual=True)
     assert sandbox.run(f"{driver} {FULL}").returncode == 0
@@ -270,6 +277,7 @@ def test_a_virtual_machine_has_no_hot_reset(build, driver, sandbox):
     assert "Reboot needed for uninstallation" in sandbox.run(f"{driver} --uninstall").stdout
 
 
+@pytest.mark.long
 def test_modules_that_have_to_be_built(build, driver, sandbox):
     sandbox.run(f"{driver} {FULL}")
     package = sandbox.add(build("driver", "--driver", "25.5.2", "--dkms"))
@@ -326,6 +334,7 @@ def test_modes_of_failure(build, sandbox, mode, rc, text, keys, files):  # noqa:
         assert " failed " in sandbox.text("var/log/ascend_seclog/operation.log")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage, there", [("before-payload", False), ("after-payload", True)])
 def test_hang_then_kill_of_the_group_then_repair(build, driver, sandbox, stage, there):
     package = sandbox.add(build("driver", "--mode", "hang", "--hang-at", stage), name="hang-x.run")
@@ -355,6 +364,7 @@ def test_term_to_the_outer_process_waits_and_gives_15(driver, sandbox):
     assert sandbox.info()["Driver_Install_Status"] == "complete"
 
 
+@pytest.mark.long
 def test_term_to_the_whole_group_stops_at_once(build, sandbox):
     package = sandbox.add(build("driver", "--mode", "hang", "--hang-at", "after-payload"))
     done = sandbox.run(
@@ -379,6 +389,7 @@ def test_blank_in_the_file_name_breaks_the_arguments(build, sandbox):
     assert done.returncode == 1 and "Unrecognized parameters: --" in done.stdout
 
 
+@pytest.mark.long
 def test_second_run_is_seen_with_a_short_name_only(build, sandbox):
     sandbox.add(build("driver", "--mode", "hang"), name="drv.run")
     command = "setsid -f bash -c 'echo $$ > /tmp/pid; exec /packages/drv.run --full --quiet' >/dev/null 2>&1; sleep 2; "

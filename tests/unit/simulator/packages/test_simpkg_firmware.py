@@ -92,6 +92,7 @@ def test_modes(build, sandbox, with_driver, mode, rc):
     assert flash(sandbox) == "" and "Firmware_Install_Type" not in sandbox.info()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage, flashed", [("before-payload", ""), ("after-payload", "7.8.0.5.216")])
 def test_hang(build, sandbox, with_driver, stage, flashed):
     package = sandbox.add(build("firmware", "--mode", "hang", "--hang-at", stage))
