@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import jinja2
+import pytest
 import yaml
 from ansible.plugins.filter.core import FilterModule
 
