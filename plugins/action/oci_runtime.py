@@ -80,7 +80,7 @@ class ActionModule(ActionBase):
         if plan.commit is None or not acts or self._task.check_mode:
             result["changed"] = plan.commit is not None and acts
             return result
-        commit = dict(common, step="commit", **plan.commit)
+        commit = dict(common, engine=found["engine"], step="commit", **plan.commit)
         commit.update({key: params[key] for key in ("validate", "restart", "disruption", "backup")})
         done = self._node(commit, task_vars)
         if done.get("failed") or done.get("unreachable"):

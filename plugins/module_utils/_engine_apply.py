@@ -175,8 +175,12 @@ class Transaction(object):
         if steps and not self._params["validate"]:
             self._validation = "not checked (validate=false)"
             return
+        check = _bytes(self._params["check"])
         for data in steps:
-            self._validation = self._engine.validate(self._path, data, _bytes(self._params["check"]))
+            if data is not None or check is not None:
+                self._validation = self._engine.validate(self._path, data, check)
+        if steps and self._validation is None:
+            self._validation = "not checked: a file that is removed has nothing to parse"
 
     def _put(self, expected, data):
         """Change the file; one that somebody else changed meanwhile, or an import of it, is left alone."""

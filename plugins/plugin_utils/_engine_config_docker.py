@@ -29,6 +29,9 @@ BOOLEANS = (
 NUMBERS = ("default-shm-size-bytes", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "mtu",
            "network-control-plane-mtu", "shutdown-timeout")  # fmt: skip
 
+# A file that says nothing is noted as it was, so that it comes back as it was; a longer one than this says something about its admin only.
+EMPTY_LIMIT = 200
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -50,6 +53,9 @@ def plan_edit(found: dict, wanted: Wanted, dialect: Dialect = DOCKERD) -> Edit:
     runtimes, default = found["effective"]["runtimes"], found["effective"]["default_runtime"]
     result = edit(file.data, file.path, wanted, found["note"], runtimes, dialect=dialect)
     result.path, result.before = file.path, places.decode(file.data, file.path)
+    if result.remove and "config-file" in (found.get("flag_keys") or []):
+        # An engine that is told its file by name does not start or reload without it (moby daemon/config, Reload).
+        result.remove, result.text = False, "{}\n"
     _refuse_conflicts(found, file, wanted, result, dialect)
     if dialect.bridges and wanted.state == "absent" and (wanted.name in runtimes or default == wanted.name):
         result.bridge = bridge(result.text, default=default == wanted.name)
@@ -98,6 +104,10 @@ def edit(data: bytes | None, path: str, wanted: Wanted, record: dict, known_runt
         edited.warnings.extend(quoted_values(text, top, path))
     if not original.strip() and edited.text == text:
         edited.text = original  # nothing to say in a file that is not there
+    if wanted.state == "present" and edited.text != original and not top.members and len(original) <= EMPTY_LIMIT:
+        edited.note["empty_file"] = None if data is None else original
+    elif wanted.state == "absent" and "empty_file" in record and not read_top(edited.text or "{}", path).members:
+        edited.remove, edited.text = record["empty_file"] is None and data is not None, record["empty_file"] or ""
     edited.changed = edited.text != original
     _prove(original, edited, wanted, dialect)
     return edited

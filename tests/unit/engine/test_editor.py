@@ -141,6 +141,20 @@ def test_default_that_is_ours_already_needs_no_note():
     assert (result.changed, result.note, result.previous_default) == (False, {}, None)
 
 
+@pytest.mark.parametrize("before", [None, "", "\n", " \n\n", "{}", "{ }", "{}\n", "{\n}\n"])
+def test_a_file_that_says_nothing_comes_back_as_it_was(before):
+    there = edit(before, set_default=True)
+    back = edit(there.text, there.note, state="absent", path=None)
+    assert (back.text, back.remove, back.note) == (before or "", before is None, {})
+
+
+def test_a_file_that_was_none_stays_when_somebody_else_wrote_into_it():
+    there = edit(None)
+    text = there.text.replace('"runtimes"', '"debug": true, "runtimes"', 1)
+    back = edit(text, there.note, state="absent", path=None)
+    assert (json.loads(back.text), back.remove) == ({"debug": True}, False)
+
+
 @pytest.mark.parametrize(
     ("name", "before", "record", "known", "after"),
     [

@@ -126,6 +126,11 @@ def test_no_file_and_no_folder(host):
     host.act(path=RUNTIME)
     assert host.sh(f"stat -c '%a %U' /etc/docker {CONFIG}").split("\n") == ["755 root", "644 root"]
     assert "ascend" in host.info()["Runtimes"]
+    pid = host.pid()
+    host.act(path=RUNTIME, state="absent")
+    assert host.sh(f"test -e {CONFIG} || echo absent") == "absent"
+    assert "ascend" not in host.info()["Runtimes"]
+    assert host.pid() == pid
 
 
 def test_what_dockerd_refuses_comes_back_byte_for_byte(host):
