@@ -94,7 +94,16 @@ class ActionModule(ActionBase):
 
     def _node(self, arguments, task_vars):
         arguments = {key: value for key, value in arguments.items() if value is not None}
-        return self._execute_module(module_name=NODE_MODULE, module_args=arguments, task_vars=task_vars)
+        # With -vvv the ssh connection prints what comes back, unless its context says no_log; here that is whole files with passwords.
+        contexts = [self._play_context, getattr(self._connection, "_play_context", None)]
+        before = [(context, context.no_log) for context in contexts if context is not None]
+        try:
+            for context, _no_log in before:
+                context.no_log = True
+            return self._execute_module(module_name=NODE_MODULE, module_args=arguments, task_vars=task_vars)
+        finally:
+            for context, no_log in before:
+                context.no_log = no_log
 
 
 def _wanted(params):

@@ -80,23 +80,26 @@ class Docker(object):
         self._run = run
         self._client = client
         self._runtime = runtime
+        self._image = NAME
 
     def prepare(self):
         self.clean()
         made = self._run([self._client, "import", "-", NAME], CLEANING, stdin=EMPTY_TAR)
         if made.timed_out or made.rc != 0:
             return "docker import of an empty image failed: %s" % (_last(made.stderr) or "no answer within %d s" % CLEANING)
+        # An id is never looked for in a registry; the flag that forbids that is not known to docker before 20.10.
+        self._image = next((word for word in made.stdout.split() if word.startswith("sha256:")), NAME)
         return None
 
     def ask(self, number, value, timeout):
-        argv = [self._client, "run", "--rm", "--name", "%s-%d" % (NAME, number), "--label", LABEL, "--pull", "never", "--network", "none",
-                "--runtime", self._runtime]
+        argv = [self._client, "run", "--rm", "--name", "%s-%d" % (NAME, number), "--label", LABEL, "--network", "none", "--runtime",
+                self._runtime]
         for path in BINDS:
             if os.path.isdir(path):
                 argv += ["--volume", "%s:%s:ro" % (path, path)]
         for entry in environment(value):
             argv += ["--env", entry]
-        return reading(self._run(argv + [NAME, "/bin/ls", "-1", "/dev"], timeout), timeout)
+        return reading(self._run(argv + [self._image, "/bin/ls", "-1", "/dev"], timeout), timeout)
 
     def clean(self):
         left = self._containers()

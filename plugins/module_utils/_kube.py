@@ -159,9 +159,9 @@ class Api:
             found = None
         sent = found.get("kind") if isinstance(found, dict) else None
         if sent not in answers:
-            raise FleetError("%s does not answer as a Kubernetes API: asked for %s, it sent something else." % (
-                self.host, _what(kind, name)), code="kube_error", phase=verb, object=name, observed=sent,
-                             hint="Check 'server' of the context in the kubeconfig.")
+            message = "%s does not answer as a Kubernetes API: asked for %s, it sent something else." % (self.host, _what(kind, name))
+            hint = "Check 'server' of the context in the kubeconfig."
+            raise FleetError(message, code="kube_error", phase=verb, object=name, observed=sent, hint=hint)
         return found
 
     def _unreachable(self, error, verb, name):

@@ -53,4 +53,5 @@ def _require_cdi(engines: list[dict[str, Any]]) -> None:
     raise FleetError(
         f"Chips are to be given by CDI, but kubelet's engine on this node, {name}, {why}. Pods would run without their chips, and nobody "
         "would say so.", "cdi_unsupported", object=str(engine.get("name")), observed=engine.get("cdi"),
-        hint=hint + " Or give the engine a version with CDI: containerd 2.0 and CRI-O have it on, containerd 1.7 with enable_cdi = true.")
+        hint=hint + " Or give the engine a version with CDI: containerd 2.0 and CRI-O have it on, containerd 1.7 with enable_cdi = true; "
+        "kubelet hands CDI names on from 1.29.")

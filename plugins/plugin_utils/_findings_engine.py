@@ -56,12 +56,13 @@ def judge(observed, wanted, runtime, step):
 
 def which(engine):
     """No engine, or more than one and nobody says which the kubelet uses."""
-    if engine.name or engine.kubelet.get("endpoint"):
+    auto = (engine.runtime.get("engine") or "auto") == "auto"
+    if engine.name or (auto and engine.kubelet.get("endpoint")):
         return
     if not engine.names:
         message = "No container engine was found, so the runtime cannot be registered."
         yield finding("error", "engine_missing", "engine", message, "Install one, for example `apt-get install -y docker.io`.")
-    elif len(engine.names) > 1 and (engine.runtime.get("engine") or "auto") == "auto":
+    elif len(engine.names) > 1 and auto:
         why = f" ({engine.kubelet['source']})" if engine.kubelet.get("source") else ""
         message = f"There are {' and '.join(engine.names)}, and it is not known which one the kubelet uses{why}."
         hint = f"npu_runtime_engine: {engine.names[0]}, or {engine.names[-1]}; `ps -o args= -C kubelet` shows --container-runtime-endpoint."
@@ -89,7 +90,7 @@ def unsupported(engine):
 
 def not_kubelets(engine):
     """A runtime in one engine and pods in the other."""
-    if engine.kubelets and engine.kubelets != engine.name:
+    if engine.name and engine.kubelets and engine.kubelets != engine.name:
         message = f"The runtime is to be registered in {engine.name}, but the kubelet uses {engine.kubelets}: pods would not get it."
         yield finding("warning", "engine_not_kubelets", engine.name, message, f"npu_runtime_engine: {engine.kubelets}, or auto.")
 

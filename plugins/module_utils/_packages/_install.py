@@ -348,6 +348,8 @@ class Installer(object):
         if wish.state == "absent":
             if wish.component in _journal.installed(state_dir):
                 _journal.remember(state_dir, wish.component, None)
+            if _journal.unfinished(state_dir, wish.component):
+                self._journal("recorded", adopted=True)
             return
         _journal.adopt(state_dir, wish.component, wish.version)
 

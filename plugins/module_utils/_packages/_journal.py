@@ -7,6 +7,7 @@ Everything is on disk (fsync) before the step that it tells about begins or afte
 installed is read from the vendor's files, and losing all of this costs no more than a reboot too many.
 """
 
+import calendar
 import contextlib
 import fcntl
 import json
@@ -159,11 +160,27 @@ def last_launch(state_dir, component, version):
 
 
 def unfinished(state_dir, component):
-    """Return the journal line of the package of this component that we started last, if nothing was recorded since, or None."""
+    """Return the journal line of the package of this component that we started last, and since when it is known to have ended.
+
+    None where nothing of it can be left: it was recorded, or seen to have left nothing. The time is seconds since the epoch, or None.
+    """
+    ended = None
     for entry in reversed(entries(state_dir)):
-        if entry.get("component") == component and entry.get("event") in ("launched", "recorded"):
-            return entry if entry["event"] == "launched" else None
+        event = entry.get("event") if entry.get("component") == component else None
+        if event == "recorded" or (event == "observed" and entry.get("state") == "absent"):
+            return None
+        if event == "launched":
+            return entry, ended
+        if event == "ended":
+            ended = _seconds(entry.get("time"))
     return None
+
+
+def _seconds(text):
+    try:
+        return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
+    except (TypeError, ValueError):
+        return None
 
 
 def boot_of(state_dir, component, version):

@@ -60,17 +60,19 @@ def _booted_since(files, running, name, version, path):
     return bool(written and booted and written < booted)
 
 
-def _remains(files, name, version):
+def _remains(files, name, versions, path):
     """Return why files that no record of the vendor's names are our own, or None: a package that was cut left them.
 
-    Firmware has its version.info before its record (crash sweep, both killed between them).
+    Firmware has its version.info before its record (crash sweep, both killed between them). ``versions``: those that the files name;
+    ``path``: the file that came last. What came after our package had ended was brought by somebody else.
     """
-    begun = _journal.unfinished(files.real(_journal.STATE_DIR), name)
-    if not begun:
+    begun, ended = _journal.unfinished(files.real(_journal.STATE_DIR), name) or (None, None)
+    written = files.changed(path)
+    if not begun or (ended and written and written > ended + 1):
         return None
     if begun.get("action") == "remove":
         return "Not complete: its removal was cut."
-    if not begun.get("version") or (version and not same(version, begun["version"])):
+    if not begun.get("version") or not any(same(version, begun["version"]) for version in versions or [begun["version"]]):
         return None
     return "Not complete: the package of %s was cut before it wrote its record." % begun["version"]
 
@@ -105,7 +107,8 @@ def _driver(files, info, running):
 
     if not recorded:
         if version or files.names(path):
-            remains = _remains(files, "driver", version)
+            versions = [known for known in (version, record["package_version"]) if known]
+            remains = _remains(files, "driver", versions, path + ("/version.info" if version else ""))
             if remains:
                 return dict(result("half_installed", remains), path=path)
             reason = "%s is there, but %s does not name it: no package of this machine put it there." % (path, INSTALL_INFO)
@@ -200,7 +203,7 @@ def _firmware(files, info, running):
 
     if not recorded:
         if version:
-            remains = _remains(files, "firmware", version)
+            remains = _remains(files, "firmware", [version, record["package_version"]], path + "/version.info")
             if remains:
                 return result("half_installed", remains)
             return result("foreign", "%s is there, but %s does not name it." % (path, INSTALL_INFO))
@@ -226,7 +229,7 @@ def _docker_runtime(files):
     missing = [name for name in binaries if not files.size(os.path.join(path, name))]
     if values is None and len(missing) == len(binaries):
         return component("absent")
-    remains = _remains(files, "docker_runtime", None) if values is None else None
+    remains = _remains(files, "docker_runtime", [], path) if values is None else None
     if remains:
         return component("half_installed", path=path, reason=remains)
     if values is None:

@@ -362,7 +362,8 @@ def test_good_configuration(agent, tmp_path):
 
 @pytest.fixture
 def node(rig):
-    (rig.folder / "base.list").write_text(f"{rig.folder}/lib64\n")
+    (rig.folder / "base.list").write_text(f"{rig.folder}/dcmi\n{rig.folder}/lib64\n")
+    (rig.folder / "dcmi").mkdir()
     rig.cdi = rig.folder / "cdi"
     rig.spec = rig.cdi / "npu-fleet-ascend.json"
     return rig
@@ -421,11 +422,21 @@ def test_serve_keeps_it_and_answers_by_it(node):
     until(lambda: "3" not in names(node))
     (node.dev / "davinci3").touch()
     (node.folder / "lib64").mkdir()  # and comes back with another driver
-    until(lambda: "3" in names(node) and "mounts" in json.loads(node.spec.read_text())["containerEdits"])
+    until(lambda: "3" in names(node) and f"{node.folder}/lib64" in node.spec.read_text())
     node.spec.unlink()  # somebody removes the file
     until(node.spec.exists)
     until(lambda: node.numbers() == (8, 8))
     assert not [event for event in agent.events() if event["level"] == "error"]
+
+
+def test_no_chip_without_the_drivers_files(node):
+    (node.folder / "dcmi").rmdir()
+    node.kubelet()
+    agent = node.agent(cdi_folder=node.cdi, allocate_by="cdi", cdi_mounts=node.folder / "base.list")
+    until(lambda: node.numbers() == (0, 8), what="0 of 8 at the kubelet")
+    assert any("without the driver's files" in reason for reason in agent.report()["reasons"])
+    (node.folder / "lib64").mkdir()
+    until(lambda: node.numbers() == (8, 8))
 
 
 def test_serve_says_why_chips_take_no_work(node):

@@ -83,6 +83,22 @@ def test_register_then_nothing(act, node):
     assert "diff" not in second
 
 
+def test_a_connection_that_prints_what_comes_back_is_told_not_to():
+    task = mock.MagicMock(args={"path": RUNTIME}, check_mode=False, async_val=0, action="npu.fleet.oci_runtime")
+    context, own = mock.MagicMock(no_log=False), mock.MagicMock(no_log=False)
+    action = oci_runtime.ActionModule(task, mock.MagicMock(_play_context=own), context, None, None, None)
+    seen = []
+
+    def execute(**_arguments):
+        seen.append((context.no_log, own.no_log))
+        return {"failed": True, "msg": "no such module"}
+
+    with mock.patch.object(action, "_execute_module", execute):
+        action.run(task_vars={})
+    assert seen == [(True, True)]
+    assert (context.no_log, own.no_log) == (False, False)
+
+
 def test_check_mode_predicts_and_touches_nothing(act, node):
     before = node.tree()
     result = act(check=True, path=RUNTIME)

@@ -269,6 +269,9 @@ def journal(*entries):
     return {"/var/lib/npu-fleet/journal.jsonl": "".join(json.dumps(entry) + "\n" for entry in entries)}
 
 
+ENDED = {"event": "ended", "rc": 1, "time": "2026-01-01T00:00:00Z"}
+
+
 def launched(component, version="25.5.0", **fields):
     return dict({"event": "launched", "component": component, "version": version, "action": "install"}, **fields)
 
@@ -286,6 +289,12 @@ def launched(component, version="25.5.0", **fields):
         ("driver", [launched("firmware", "7.8.0.5.216")], "foreign"),
         ("docker_runtime", [launched("driver", "7.3.0")], "foreign"),
         ("driver", [dict(launched("driver", None))], "foreign"),
+        # a run that left nothing, or had ended before the files came, did not leave these
+        ("driver", [launched("driver"), {"event": "observed", "component": "driver", "state": "absent"}], "foreign"),
+        ("driver", [launched("driver"), dict(ENDED, component="driver")], "foreign"),
+        ("driver", [dict(launched("driver", None), action="remove"), dict(ENDED, component="driver")], "foreign"),
+        ("docker_runtime", [launched("docker_runtime", "6.0.0"), dict(ENDED, component="docker_runtime")], "foreign"),
+        ("driver", [launched("driver"), dict(ENDED, component="driver", time="2999-01-01T00:00:00Z")], "half_installed"),
     ],
 )
 def test_what_a_package_of_ours_left_without_a_record_is_not_foreign(observe, component, entries, state):

@@ -153,14 +153,30 @@ def probe(tmp_path, known="k", **odd):
     return seen, tried.asked
 
 
+def test_a_refusal_of_an_engine_that_starts_nothing_any_more_proves_nothing(tmp_path, monkeypatch):
+    asked = Tried.ask
+
+    def dies(self, number, value, timeout):
+        wrong = [row["value"] for row in TABLE if row["expected"] is None]
+        if value in wrong or number >= len(TABLE):
+            return {"started": False, "names": [], "timed_out": False, "seconds": 0.1, "error": "cannot connect"}
+        return asked(self, number, value, timeout)
+
+    monkeypatch.setattr(Tried, "ask", dies)
+    seen, _asked = probe(tmp_path)
+    assert [row["passed"] for row in seen["rows"]] == [row["expected"] is not None for row in TABLE]
+    assert "cannot connect" in next(row["error"] for row in seen["rows"] if not row["passed"])
+    assert not (tmp_path / "gates/container.json").exists()
+
+
 def test_the_whole_table_once_then_one_container_until_something_differs(tmp_path):
     seen, asked = probe(tmp_path)
-    assert (seen["whole"], len(asked)) == (True, len(TABLE))
+    assert (seen["whole"], len(asked)) == (True, len(TABLE) + 1)
     assert all(row["passed"] for row in seen["rows"])
     seen, asked = probe(tmp_path)
     assert (seen["whole"], asked) == (False, ["0"])
     seen, asked = probe(tmp_path, known="other")
-    assert (seen["whole"], len(asked)) == (True, len(TABLE))
+    assert (seen["whole"], len(asked)) == (True, len(TABLE) + 1)
 
 
 @pytest.mark.parametrize("odd", [
@@ -169,14 +185,14 @@ def test_the_whole_table_once_then_one_container_until_something_differs(tmp_pat
 def test_only_a_pass_of_the_whole_table_is_noted(tmp_path, odd):
     probe(tmp_path, **odd)
     assert container.noted(str(tmp_path)) is None
-    assert len(probe(tmp_path)[1]) == len(TABLE)
+    assert len(probe(tmp_path)[1]) == len(TABLE) + 1
 
 
 def test_a_failure_of_the_one_container_makes_the_next_run_look_at_everything(tmp_path):
     probe(tmp_path)
     seen, _asked = probe(tmp_path, instead={"0": []})
     assert [row["passed"] for row in seen["rows"]] == [False]
-    assert len(probe(tmp_path)[1]) == len(TABLE)
+    assert len(probe(tmp_path)[1]) == len(TABLE) + 1
 
 
 @pytest.mark.parametrize(("odd", "asked", "words"), [

@@ -31,6 +31,10 @@ def wanted(sight, settings):
         return None, []
     managers = manager_nodes(FAMILIES[sight.family]["managers"], settings.dev_root)
     mounts, problems = cdi_mounts.of(settings, sight.family)
+    if not mounts and settings.allocate_by == "cdi":
+        # Nothing else would bring the driver's files into the container.
+        why = "; ".join(problems) or "the list names nothing that exists"
+        raise Trouble(f"containers would get chips without the driver's files: {why}")
     spec = cdi.document(set(phy_ids), managers, mounts, settings.dev_root)
     faults = cdi.faults(spec)
     if faults:

@@ -99,8 +99,12 @@ SETTINGS = {
     "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve where there are several kinds"),
     "resource_name": ("", resource_name, "extended resource; empty: the one of the family"),
     "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable"),
-    "allocate_by": ("nodes", one_of("nodes", "cdi"), "how a container gets it: in the answer to kubelet, or by CDI names (needs cdi_folder "
-                                                    "and an engine with CDI: pods on any other run without their chips)"),
+    "allocate_by": (
+        "nodes",
+        one_of("nodes", "cdi"),
+        "how a container gets it: in the answer to kubelet, or by CDI names (needs cdi_folder and an engine with CDI: pods on any other "
+        "run without their chips)",
+    ),
     "cdi_folder": ("", path_or_empty, "folder such as /etc/cdi where `serve` keeps the CDI specification; empty: none is kept"),
     "cdi_mounts": ("/etc/ascend-docker-runtime.d/base.list", path, "list of the driver's files that containers get by CDI"),
     "cdi_links": ("family", one_of("family", "allow", "refuse"), "symbolic links in that list; family: taken where its boards need it"),
