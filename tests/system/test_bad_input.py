@@ -125,8 +125,10 @@ def test_wrong_checksum_is_refused_before_anything_starts(site):
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("truncated", ["Ascend-hdk-910b-npu-driver"]),
-        ("wrong-family", ["for another product", "is not match, please check", "Bring the package of this host"]),
+        pytest.param("truncated", ["Ascend-hdk-910b-npu-driver"], marks=pytest.mark.long),
+        pytest.param(
+            "wrong-family", ["for another product", "is not match, please check", "Bring the package of this host"], marks=pytest.mark.long
+        ),
         ("nothing", ["was not installed", "exit code 0"]),
     ],
 )
@@ -138,6 +140,7 @@ def test_a_bad_package_ends_red_with_the_reason(site, spoiled, mode, says):
     assert "Driver_Install_Status=complete" not in install_record()
 
 
+@pytest.mark.long
 def test_a_hanging_package_ends_at_its_deadline(site, spoiled):
     done = site("-l", NODE, npu_driver_timeout=15, **spoiled("hang"))
     assert done.returncode == 2
@@ -200,7 +203,7 @@ def test_the_admins_keys_survive_and_the_node_converges(site):
     assert merged["runtimes"]["ascend"]["path"].endswith("ascend-docker-runtime")
 
 
-@pytest.mark.parametrize(("mode", "cause"), [("fail", "-8005"), ("hang", "deadline")])
+@pytest.mark.parametrize(("mode", "cause"), [pytest.param("fail", "-8005", marks=pytest.mark.long), ("hang", "deadline")])
 def test_npu_smi_that_fails_or_hangs_is_an_error_with_cause_never_no_chips(site, mode, cause):
     on_node("npu-sim", "set", "behaviour", json.dumps({"npu_smi": mode, "dcmi": mode}))
     try:
@@ -228,10 +231,10 @@ def test_a_canary_secret_never_shows(site):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("whatever.run", ["whatever.run"]),
+        pytest.param("whatever.run", ["whatever.run"], marks=pytest.mark.long),
         ("Ascend-hdk-310p-npu-driver_26.0.rc1_linux-x86-64.run", ["family 310p", "are a2"]),
-        ("Ascend-hdk-910b-npu-driver_26.0.rc1_linux-aarch64.run", ["aarch64", "x86_64"]),
-        ("Ascend-hdk-910b-npu-firmware_26.0.rc1.run", ["package of firmware, not of driver"]),
+        pytest.param("Ascend-hdk-910b-npu-driver_26.0.rc1_linux-aarch64.run", ["aarch64", "x86_64"], marks=pytest.mark.long),
+        pytest.param("Ascend-hdk-910b-npu-firmware_26.0.rc1.run", ["package of firmware, not of driver"], marks=pytest.mark.long),
     ],
 )
 def test_a_package_that_cannot_fit_is_refused_by_its_name(site, name, says):

@@ -16,6 +16,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 import lab
 
+# The scenario `upgrade` brings one version after another too, and the unit tests look at every step of a link.
+pytestmark = pytest.mark.long
+
 NAME = "cann"
 (NODE,) = lab.node_names(NAME, 1)
 OLD, NEW, NEWER = "8.3.RC2", "8.5.0", "8.5.2"
@@ -111,7 +114,6 @@ def test_back_and_forth_by_links(site, version, folder):
     goes_by_its_link(site, version, folder)
 
 
-@pytest.mark.long
 def test_two_of_the_new_layout(site):
     goes_forward(site, NEWER, f"cann-{NEWER}")
     goes_by_its_link(site, NEW, f"cann-{NEW}")

@@ -88,6 +88,7 @@ def test_the_comparison_sees_a_single_new_file():
     on_node("rm", "/etc/npu-plan-test")
 
 
+@pytest.mark.long
 def test_a_dry_run_shows_the_same_lines_and_changes_nothing(play):
     planned = shown(play("plan", "-l", NODE))
     before = tree()
@@ -127,6 +128,7 @@ def test_what_was_not_approved_does_not_run(play):
     assert done.returncode == 2  # not in the approved plan at all
 
 
+@pytest.mark.long
 def test_what_was_approved_runs_and_a_new_plan_has_nothing_left(play):
     assert play("plan", "-l", NODE).returncode == 0
     done = play("site", "-l", NODE, npu_fleet_approved_plan="npu-plan/plan.json")

@@ -134,6 +134,7 @@ PLAY = """
 """
 
 
+@pytest.mark.long
 def test_as_a_task(tmp_path, wheelhouse):
     (tmp_path / "play.yml").write_text(PLAY % {"python": sys.executable, "folder": tmp_path, "wheels": wheelhouse})
     place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))

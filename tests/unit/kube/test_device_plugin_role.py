@@ -41,6 +41,7 @@ def methods(api):
     return [method for method, _path in api.requests]
 
 
+@pytest.mark.long
 def test_the_class_is_made_once(api, kubeconfig, tmp_path):
     without = [only(file, kubeconfig, **none) for file in ("main.yml", "remove.yml")
                for none in ({"npu_device_plugin_kubeconfig": ""}, {"npu_device_plugin_runtime_class": ""})]

@@ -99,6 +99,7 @@ def test_nodes_as_text(play):
     assert "npu_fleet_lock_for is text, not a list; write [a2/x86_64]." in flat(done)
 
 
+@pytest.mark.long
 def test_the_lock_goes_where_it_is_wanted(play, tmp_path):
     """A path is relative to where the command was started."""
     packages.depot(tmp_path / "depot")
