@@ -9,10 +9,12 @@ Its manual calls a runtime's arguments ``runtime-args``; ``lcr`` and ``runc`` ar
 from __future__ import annotations
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_docker as docker
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_docker import masked  # noqa: F401 (part of an editor)
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, Wanted
 
 ISULAD = docker.Dialect(engine="isulad", args_key="runtime-args", reserved=("lcr", "runc"), bridges=False, checks_types=False)
+
+
+masked = docker.masked
 
 
 def plan_edit(found: dict, wanted: Wanted) -> Edit:

@@ -214,7 +214,8 @@ def _with_lines(document: Document, position: int, lines: list[str], blank: bool
 
 def _add_member(document: Document, keys: Path, new: object, name_quote: str) -> Document:
     found = inline_at(document, keys)
-    assert found is not None  # noqa: S101 (the callers looked)
+    if found is None:
+        raise FleetError("There is no inline table to add to.", "edit_unsafe", phase="edit", object=document.path)
     table, rest = found
     if not rest:
         raise FleetError("An inline table can not be replaced by another one.", "edit_unsafe", phase="edit", object=document.path)
@@ -318,4 +319,4 @@ def _same(first: object, second: object) -> bool:
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(_same, first, second))
     # By type too (1 is not true), and "not a number" is not equal to itself.
-    return type(first) is type(second) and (first == second or (first != first and second != second))  # noqa: PLR0124
+    return type(first) is type(second) and (first == second or repr(first) == repr(second) == "nan")
