@@ -84,7 +84,9 @@ def _edit(found: dict, wanted: Wanted) -> Edit:
 
 def _expected(found: dict, path: str) -> dict[str, str]:
     """Return the digests of all files that the decision rests on; "" where there was none, also for the one that is to be made."""
-    return {path: "", **{file.path: file.sha256 or "" for file in files_of(found)}}
+    # Leftovers of a killed run decide nothing and may be cleared away at any time.
+    files = [file for file in files_of(found) if not _engine_config_crio.leftover(file.path)]
+    return {path: "", **{file.path: file.sha256 or "" for file in files}}
 
 
 def _encoded(text: str | None) -> str | None:

@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_mask
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_toml as toml
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_toml_edit as change
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_cri import (
@@ -31,11 +32,12 @@ from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_cri impor
     edit_section,
     effective,
     note_created,
+    nothing_left,
     prove,
     refuse_arguments,
+    refuse_other_default,
 )
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_json import decode, error_at
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_mask import masked  # noqa: F401 (part of an editor)
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_toml import Document, Path
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import COPY, Edit, EngineFile, Wanted, files_of
 
@@ -87,6 +89,9 @@ def read_tree(found: dict) -> Tree:
     return Tree(files, version or 1, version is not None, release(found))
 
 
+masked = _engine_config_mask.masked
+
+
 def plan_edit(found: dict, wanted: Wanted) -> Edit:
     """Return the change of one file of containerd."""
     tree, now = read_tree(found), effective(found.get("effective_text"))
@@ -98,15 +103,30 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
     file, document = tree.files[number]
     start = document if not created else toml.read(decode(file.data, file.path), file.path)
     section = Section(tree.cri, loses_stock=not tree.merges)
-    edit = edit_section(document, section, wanted, note_created(found["note"], created), now)
+    note = _note(found["note"], created, wanted, file, document)
+    edit = edit_section(document, section, wanted, note, now)
     after = toml.read(edit.text, file.path)
     prove(start, after, section, wanted)
+    if tree.merges:
+        documents = [after if place == number else other for place, (_file, other) in enumerate(tree.files)]
+        refuse_other_default(documents, (*section.containerd, "default_runtime_name"), wanted)
     edit.path, edit.before, edit.changed = file.path, start.text, edit.text != start.text
-    edit.remove = edit.changed and wanted.state == "absent" and "file" in found["note"].get("created", ()) and not after.statements
+    made = "file" in note.get("created", ())
+    edit.remove = edit.changed and wanted.state == "absent" and made and nothing_left(after, wanted.name)
     edit.warnings += _warnings(tree, wanted)
     if edit.changed and file.role != "main":
         edit.check = check_text(tree, file.path)
     return edit
+
+
+def _note(note: dict, created: list[str], wanted: Wanted, file: EngineFile, document: Document) -> dict:
+    """Return the note as far as it speaks of the file to edit: only the main file is one that we make."""
+    if file.role == "main":
+        note = note_created(note, created)
+        return {**note, "imports": document.get(("imports",))} if "imports" in created else note
+    if wanted.state == "present":
+        return dict(note)
+    return {**note, "created": [part for part in note.get("created", ()) if part not in ("file", "imports", "version")]}
 
 
 def _with_version(tree: Tree, now: Effective | None, wanted: Wanted, created: list[str]) -> Tree:

@@ -76,6 +76,32 @@ def note_created(note: dict, parts: list[str]) -> dict:
     return {**note, "created": created} if created else dict(note)
 
 
+def nothing_left(document: Document, name: str) -> bool:
+    """Return whether nothing but our own first line is in a file, not even a comment of the admin's."""
+    ours = ("", HEAD.format(name).strip())
+    return not document.statements and all(line.strip() in ours for line in document.text.splitlines())
+
+
+def refuse_other_default(documents: list[Document], key: Path, wanted: Wanted, hint: str | None = None) -> None:
+    """Raise where the last one of merged files that names a default runtime undoes the edit of another one.
+
+    ``documents``: all files in load order, the edited one as it is to be; ``key``: where the default stands.
+    """
+    last = next((one for one in reversed(documents) if one.get(key)), None)
+    default = last.get(key) if last else None
+    if wanted.state == "present" and wanted.set_default and default != wanted.name:
+        what = f"sets the default runtime {default} and is read after the file in which {wanted.name} would be set"
+    elif wanted.state == "absent" and default == wanted.name:
+        what = f"names {wanted.name} as the default runtime, and its entry is taken out of another file"
+    else:
+        return
+    path = last.path if last else ""
+    raise FleetError(
+        f"{path} {what}. Nothing was changed.", "config_conflict", phase="check", object=path, observed=str(default),
+        hint=hint or f"Take {key[-1]} out of {path}.",
+    )  # fmt: skip
+
+
 def refuse_arguments(wanted: Wanted) -> None:
     """Raise for arguments: runtimes of CRI engines are programs without any."""
     if wanted.args:
@@ -140,20 +166,38 @@ class _Work:
         self._table(section.runtimes)
         self._note_inline()
         former = self.document.get((*section.containerd, "default_runtime_name"))
-        default = self._default(former if isinstance(former, str) else None)
+        # A default that nobody asked for is nobody's expectation: another file may name another one.
+        default = self._default(former if isinstance(former, str) else None) if wanted.set_default else None
         values = runtime_values(self._stock(), str(wanted.path))
         self._table(self.entry)
         if self.document.get(self.entry) is not None:  # an empty one is there, too
             self._correct(values)
         else:
             if section.loses_stock and not self._table(section.runtimes) and (self.now is None or STOCK_RUNTIME in self.now.runtimes):
-                stock = _plain(self._stock())
-                self._add((*section.runtimes, STOCK_RUNTIME), stock or {"runtime_type": SHIM})
-                self.created.append(STOCK_RUNTIME)
+                self._add_stock()
             self._add(self.entry, values)
+        if self._lacks_stock():
+            self._add_stock()
         self.note = note_created(self.note, self.created)
         previous = self.note.get("previous_default")
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note=self.note)
+
+    def _add_stock(self) -> None:
+        """Write runc's entry, and note what it was: a later removal takes back only what still is that."""
+        values = _plain(self._stock()) or {"runtime_type": SHIM}
+        self._add((*self.section.runtimes, STOCK_RUNTIME), values)
+        self.created.append(STOCK_RUNTIME)
+        self.note[STOCK_RUNTIME] = values
+
+    def _lacks_stock(self) -> bool:
+        """Return whether the default runtime is runc and no file has it: the CRI plugin does not load then (measured on 1.6.20)."""
+        section = self.section
+        if not section.loses_stock or self.now is None or STOCK_RUNTIME in {*self.now.runtimes, *self._table(section.runtimes)}:
+            return False
+        if self._table((*section.containerd, "default_runtime")).get("runtime_type"):
+            return False  # that table is the default then
+        default = self.document.get((*section.containerd, "default_runtime_name")) or self.now.default
+        return default in (None, STOCK_RUNTIME)
 
     def _note_inline(self) -> None:
         """Note the first inline table that is made for the entry: empty again, it must go, while an empty one of the admin's stays."""
@@ -161,10 +205,8 @@ class _Work:
         if found is not None and len(found[1]) > 1:
             self.created.append(f"inline:{len(self.entry) - len(found[1]) + 1}")
 
-    def _default(self, former: str | None) -> str | None:
+    def _default(self, former: str | None) -> str:
         section, name = self.section, self.wanted.name
-        if not self.wanted.set_default:
-            return former
         if self._table((*section.containerd, "default_runtime")).get("runtime_type"):
             raise FleetError(
                 f"{self.document.path} has a table default_runtime, which containerd prefers to default_runtime_name. Nothing was changed.",
@@ -182,7 +224,7 @@ class _Work:
     def _stock(self) -> dict:
         """Return the entry of runc in effect: by the engine's word, else by this file."""
         if self.now is not None:
-            found = self.now.runtimes.get(STOCK_RUNTIME) or self._nearest(self.now.runtimes, self.now.default)
+            found = self.now.runtimes.get(STOCK_RUNTIME) or self._nearest(self.now.runtimes)
         else:
             runtimes = self._table(self.section.runtimes)
             found = runtimes.get(STOCK_RUNTIME)
@@ -194,11 +236,10 @@ class _Work:
                 )  # fmt: skip
         return found if isinstance(found, dict) else {}
 
-    @staticmethod
-    def _nearest(runtimes: dict, default: str | None) -> dict:
-        """Without runc: the default runtime's cgroup driver is the one kubelet works with."""
-        entry = runtimes.get(default) if default else None
-        options = entry.get("options") if isinstance(entry, dict) else None
+    def _nearest(self, runtimes: dict) -> dict:
+        """Without runc: the default runtime's cgroup driver is the one kubelet works with; without that one, too, it is our entry's."""
+        default = self.now.default if self.now else None
+        options = toml.dig(runtimes.get(default if default in runtimes else self.wanted.name), ("options",))
         if isinstance(options, dict) and "SystemdCgroup" in options:
             return {"runtime_type": SHIM, "options": {"SystemdCgroup": options["SystemdCgroup"]}}
         return {"runtime_type": SHIM}
@@ -239,16 +280,36 @@ class _Work:
                 self.document = change.remove(self.document, (*section.containerd, "default_runtime_name"))
                 default = previous = None
         self.document = change.remove(self.document, self.entry)
-        if STOCK_RUNTIME in made and others <= {STOCK_RUNTIME} and default in (None, STOCK_RUNTIME):
-            self.document = change.remove(self.document, (*section.runtimes, STOCK_RUNTIME))
+        stock = (*section.runtimes, STOCK_RUNTIME)
+        if STOCK_RUNTIME in made and others == {STOCK_RUNTIME} and default in (None, STOCK_RUNTIME) and self._as_written(stock, warnings):
+            self.document = change.remove(self.document, stock)
         self._drop_inline(made)
         if "containerd" in made:
             self.document = change.drop_header(self.document, section.containerd)
-        if "imports" in made and self.document.data.keys() <= {"version", "imports"}:
-            self.document = change.remove(self.document, ("imports",))
-        if "version" in made and not self.document.data.keys() & VERSIONED:
+        if "file" in made:
+            self._empty_file(made, warnings)
+        elif "version" in made and not self.document.data.keys() & VERSIONED:
             self.document = change.remove(self.document, ("version",))
         return Edit(self.document.text, args=None, default=default, previous_default=previous, note={}, warnings=warnings)
+
+    def _as_written(self, keys: Path, warnings: list[str]) -> bool:
+        """Return whether what we made still is what we wrote; the admin's later work on it stays, with a warning."""
+        there = self.document.get(keys)
+        if there is None or there == self.note.get(keys[-1]):
+            return there is not None
+        warnings.append(f"{self.document.path}: {keys[-1]} was written by npu.fleet and has been changed since, so it stays as it is.")
+        return False
+
+    def _empty_file(self, made: list[str], warnings: list[str]) -> None:
+        """Empty a file that we made where nothing but ours is in it; a file that stays still needs its version and its imports."""
+        imports = ("imports",)
+        if self.document.data.keys() - {"version", "imports"}:
+            return
+        if self.document.get(imports) is not None and not ("imports" in made and self._as_written(imports, warnings)):
+            return
+        empty = change.remove(change.remove(self.document, imports), ("version",))
+        if nothing_left(empty, self.wanted.name):
+            self.document = empty
 
     def _drop_inline(self, made: list[str]) -> None:
         first = next((int(part.partition(":")[2]) for part in made if part.startswith("inline:")), len(self.entry))

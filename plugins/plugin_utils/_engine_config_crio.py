@@ -12,11 +12,11 @@ from __future__ import annotations
 import posixpath
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_mask
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_toml as toml
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_toml_edit as change
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_cri import HEAD, refuse_arguments
+from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_cri import HEAD, nothing_left, refuse_arguments, refuse_other_default
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_json import decode
-from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_mask import masked  # noqa: F401 (part of an editor)
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_toml import Document, Path
 from ansible_collections.npu.fleet.plugins.plugin_utils._engine_config_types import Edit, EngineFile, Wanted, files_of
 
@@ -28,10 +28,14 @@ STOCK_RUNTIME = "runc"
 _OWN = ("runtime_path", "runtime_config_path", "inherit_default_runtime")
 
 
+masked = _engine_config_mask.masked
+
+
 def plan_edit(found: dict, wanted: Wanted) -> Edit:
     """Return the change of one file of cri-o: the one that has the entry, else a drop-in of our own."""
     refuse_arguments(wanted)
-    documents = [(one, toml.read(decode(one.data, one.path), one.path)) for one in files_of(found, "main", "dropin")]
+    files = [one for one in files_of(found, "main", "dropin") if not leftover(one.path)]
+    documents = [(one, toml.read(decode(one.data, one.path), one.path)) for one in files]
     file, start = _choose(documents, found, wanted)
     name = wanted.name
     if wanted.state == "present":
@@ -40,10 +44,31 @@ def plan_edit(found: dict, wanted: Wanted) -> Edit:
         edit = _absent(start, documents, wanted, found["note"])
     after = toml.read(edit.text, file.path)
     change.prove(start, after, [(*RUNTIMES, name), (*RUNTIME, "default_runtime")])
+    refuse_other_default(_in_order(documents, file, after), (*RUNTIME, "default_runtime"), wanted)
     edit.path, edit.before = file.path, start.text
     edit.changed = edit.text != start.text
-    edit.remove = edit.changed and wanted.state == "absent" and "file" in found["note"].get("created", ()) and not after.statements
+    made = "file" in found["note"].get("created", ()) and posixpath.basename(file.path) == _own(name)
+    edit.remove = edit.changed and wanted.state == "absent" and made and nothing_left(after, name)
     return edit
+
+
+def leftover(path: str) -> bool:
+    """Return whether a file is what a run that was killed left behind: cri-o's folder has no pattern that would pass it over."""
+    name = posixpath.basename(path)
+    return name.startswith(".") and name.endswith(".npu-fleet")
+
+
+def _own(name: str) -> str:
+    return f"99-npu-fleet-{name}.conf"
+
+
+def _in_order(documents: list[tuple[EngineFile, Document]], file: EngineFile, after: Document) -> list[Document]:
+    """Return the documents in cri-o's order, the edited one as it is to be."""
+    main = [after if one.path == file.path else document for one, document in documents if one.role == "main"]
+    dropins = [document for one, document in documents if one.role != "main" and one.path != file.path]
+    if file.role != "main":
+        dropins.append(after)
+    return main + sorted(dropins, key=lambda one: posixpath.basename(one.path))
 
 
 def _choose(documents: list[tuple[EngineFile, Document]], found: dict, wanted: Wanted) -> tuple[EngineFile, Document]:
@@ -58,7 +83,7 @@ def _choose(documents: list[tuple[EngineFile, Document]], found: dict, wanted: W
         return holding[0]
     # The node says which folder cri-o reads, by what it lets be written: the main file, then the drop-ins.
     folder = posixpath.dirname(found["writable"][-1]) if len(found["writable"]) > 1 else FOLDER
-    own = posixpath.join(folder, f"99-npu-fleet-{wanted.name}.conf")
+    own = posixpath.join(folder, _own(wanted.name))
     there = [pair for pair in documents if pair[0].path == own]
     return there[0] if there else (EngineFile(own, "dropin", None, None), toml.read("", own))
 
@@ -108,30 +133,16 @@ def _present(start: Document, file: EngineFile, documents: list, found: dict, wa
         document = change.put(document, entry, "runtime_path", wanted.path)
     default = start.get((*RUNTIME, "default_runtime"))
     default = default if isinstance(default, str) else None
-    if wanted.set_default:
-        _refuse_later_default(file, documents, name)
-        if default != name:
-            note["previous_default"] = default
-            headers = len([one for one in document.statements if one.kind == "table"])
-            document = change.put(document, RUNTIME, "default_runtime", name)
-            if len([one for one in document.statements if one.kind == "table"]) > headers:
-                created.add("runtime")
-            default = name
+    if wanted.set_default and default != name:
+        note["previous_default"] = default
+        headers = len([one for one in document.statements if one.kind == "table"])
+        document = change.put(document, RUNTIME, "default_runtime", name)
+        if len([one for one in document.statements if one.kind == "table"]) > headers:
+            created.add("runtime")
     if created:
         note["created"] = sorted(created)
-    return Edit(document.text, None, default, note.get("previous_default"), note)
-
-
-def _refuse_later_default(file: EngineFile, documents: list, name: str) -> None:
-    """Raise where a file that cri-o reads after ours names another default runtime."""
-    for other, document in documents:
-        later = other.role == "dropin" and posixpath.basename(other.path) > posixpath.basename(file.path)
-        default = document.get((*RUNTIME, "default_runtime"))
-        if later and file.role == "dropin" and default not in (None, name):
-            raise FleetError(
-                f"{other.path} is read after {file.path} and sets another default runtime. Nothing was changed.", "config_conflict",
-                phase="check", object=other.path, hint=f"Take default_runtime out of {other.path}.",
-            )  # fmt: skip
+    # A default that nobody asked for is nobody's expectation: another file may name another one.
+    return Edit(document.text, None, name if wanted.set_default else None, note.get("previous_default"), note)
 
 
 def _absent(start: Document, documents: list, wanted: Wanted, note: dict) -> Edit:

@@ -178,7 +178,8 @@ def _present(file: File, wanted: Wanted, note: dict, _known) -> Edit:
         note["previous_default"] = former
         text = _put_default(text, default, style)
     previous = former if default != former else note.get("previous_default")
-    return Edit(text, args=args, default=default, previous_default=previous, note=note)
+    # A default that nobody asked for is nobody's expectation.
+    return Edit(text, args=args, default=default if wanted.set_default else None, previous_default=previous, note=note)
 
 
 def _correct(file: File, entry: places.Node, wanted: Wanted, style: places.Style) -> tuple[str, list[str]]:

@@ -93,7 +93,7 @@ def _dropin_file(found: dict, section: Section, version: int, wanted: Wanted) ->
         )  # fmt: skip
     if holding:
         return holding[0]
-    own = posixpath.join(folder, f"99-npu-fleet-{wanted.name}.toml")
+    own = posixpath.join(folder, _own(wanted.name))
     return next((one for one in files if one.path == own), EngineFile(own, "dropin", None, None))
 
 
@@ -109,9 +109,26 @@ def _edit_dropin(found: dict, file: EngineFile, section: Section, wanted: Wanted
     edit = cri.edit_section(document, section, wanted, cri.note_created(found["note"], created), now)
     after = toml.read(edit.text, file.path)
     cri.prove(start, after, section, wanted)
+    _refuse_other_default(found, file, after, section, wanted)
     edit.path, edit.before, edit.changed = file.path, text, edit.text != text
-    edit.remove = edit.changed and wanted.state == "absent" and "file" in found["note"].get("created", ()) and not after.statements
+    made = "file" in found["note"].get("created", ()) and posixpath.basename(file.path) == _own(wanted.name)
+    edit.remove = edit.changed and wanted.state == "absent" and made and cri.nothing_left(after, wanted.name)
     return edit
+
+
+def _own(name: str) -> str:
+    return f"99-npu-fleet-{name}.toml"
+
+
+def _refuse_other_default(found: dict, file: EngineFile, after: toml.Document, section: Section, wanted: Wanted) -> None:
+    """Raise where another file undoes the edit: the generated one, or a drop-in behind ours (they are read sorted by name)."""
+    dropins = [toml.read(_text(one), one.path) for one in files_of(found, "dropin") if one.path != file.path]
+    generated = [toml.read(_text(one), one.path) for one in files_of(found, "generated")]
+    key, label = (*section.containerd, "default_runtime_name"), found["engine"]
+    documents = [*generated, *sorted([*dropins, after], key=lambda one: one.path)]
+    set_there = not any(one.get(key) for one in documents[len(generated) :])
+    hint = f"Take `default-runtime` out of /etc/rancher/{label}/config.yaml and restart {label} first."
+    cri.refuse_other_default(documents, key, wanted, hint if set_there else None)
 
 
 def _version_said(found: dict) -> int:

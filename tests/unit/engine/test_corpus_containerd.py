@@ -3,6 +3,7 @@
 
 import base64
 import json
+from pathlib import Path
 
 import engine_corpus as corpus
 import pytest
@@ -166,3 +167,43 @@ def test_a_broken_file_is_left_alone(tmp_path, name, line):
         assert len(error.message.split(": ", 1)[1]) > 15
         assert CANARY not in json.dumps(error.as_dict())
     assert path.read_bytes() == data
+
+
+ONLY_OURS = f"""version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ascend]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ascend.options]
+    BinaryName = "{RUNTIME}"
+    SystemdCgroup = true
+"""
+
+
+@pytest.mark.skipif(corpus.CONTAINERD is None, reason="needs containerd")
+def test_by_containerd_a_file_with_our_entry_alone_is_healed(tmp_path):
+    """The file that an installer of old left: `containerd config dump` has no runc, which is the default, so CRI does not load."""
+    tree = corpus.containerd_tree("v2-version-only", tmp_path)
+    tree.files[0][0].write_text(ONLY_OURS)
+    before, _rest = by_containerd(tree)
+    assert (before["default_runtime_name"], list(before["runtimes"])) == ("runc", ["ascend"])
+    tree.apply()
+    after, _rest = by_containerd(tree)
+    assert after["runtimes"].pop("runc")["options"] == {"SystemdCgroup": True}
+    assert after == before
+    assert not tree.apply().edit.changed
+
+
+@pytest.mark.skipif(corpus.CONTAINERD is None, reason="needs containerd")
+@pytest.mark.parametrize("case", ["no-file", "v2-without-runtimes"])
+def test_by_containerd_the_admins_cgroup_driver_outlives_us(tmp_path, case):
+    """kubeadm's manual has the admin set SystemdCgroup in runc's entry, which we wrote: it is the admin's from then on."""
+    tree = corpus.containerd_tree(case, tmp_path)
+    plan = tree.apply()
+    path = Path(plan.edit.path)
+    path.write_text(path.read_text().replace("SystemdCgroup = false", "SystemdCgroup = true"))
+    assert by_containerd(tree)[0]["runtimes"]["runc"]["options"] == {"SystemdCgroup": True}
+    tree.apply()
+    plan = tree.apply("absent")
+    assert not plan.edit.remove
+    section = by_containerd(tree)[0]
+    assert section["runtimes"]["runc"]["options"] == {"SystemdCgroup": True}
+    assert "ascend" not in section["runtimes"]

@@ -103,3 +103,46 @@ def test_the_folder_is_the_one_the_node_names(crio_tree):
     tree = crio_tree("nothing")
     tree.more["writable"] = ["/opt/crio/crio.conf", "/opt/crio/crio.conf.d/*.conf"]
     assert tree.plan().edit.path == "/opt/crio/crio.conf.d/99-npu-fleet-ascend.conf"
+
+
+def test_another_default_in_a_later_drop_in_is_not_expected(crio_tree):
+    tree = crio_tree("nothing", **{"99_a_conf": VENDOR.replace("nvidia", "ascend").replace("/old", RUNTIME)})
+    tree.more["effective"] = {"runtimes": {"ascend": {"path": RUNTIME, "args": [], "type": None}}, "default_runtime": "x", "handlers": None}
+    plan = tree.plan()
+    assert (plan.edit.changed, plan.missing, plan.expect["default"]) == (False, None, None)
+    assert tree.plan(set_default=True).missing == "its default runtime is x"
+
+
+def test_a_default_in_another_file_is_not_left_without_its_entry(crio_tree):
+    tree = crio_tree("nothing", **{"99_z_conf": '[crio.runtime]\ndefault_runtime = "ascend"\n'})
+    tree.apply()
+    with pytest.raises(FleetError) as caught:
+        tree.plan("absent")
+    assert (caught.value.code, Path(caught.value.object).name) == ("config_conflict", "99-z.conf")
+
+
+def test_a_default_behind_an_entry_in_the_main_file_is_named(crio_tree):
+    tree = crio_tree("nothing", **{"10_z_conf": '[crio.runtime]\ndefault_runtime = "crun"\n'})
+    tree.files[0][0].write_text(VENDOR)
+    with pytest.raises(FleetError) as caught:
+        tree.plan(set_default=True)
+    assert Path(caught.value.object).name == "10-z.conf"
+
+
+def test_leftovers_of_a_killed_run_hold_nothing(crio_tree):
+    tree = crio_tree("nothing")
+    own = Path(tree.plan().edit.path)
+    left = own.with_name(f".{own.name}.ab12.npu-fleet")
+    left.write_text(tree.plan().edit.text)
+    tree.files.append((left, "dropin"))
+    plan = tree.apply()
+    assert (plan.edit.path, plan.edit.changed) == (str(own), True)
+    assert str(left) not in plan.commit["expected"]
+    assert tree.apply("absent").edit.path == str(own)
+
+
+def test_the_note_of_our_drop_in_does_not_remove_another_one(crio_tree):
+    tree = crio_tree("nothing", **{"99_ascend_conf": VENDOR.removeprefix(VENDOR_HEAD)})
+    tree.note = {"created": ["file"]}
+    edit = tree.plan("absent").edit
+    assert (Path(edit.path).name, edit.changed, edit.remove) == ("99-ascend.conf", True, False)

@@ -157,3 +157,32 @@ def test_a_drop_in_says_the_version_of_the_generated_file(tmp_path):
     generated.write_text(generated.read_text().replace("version = 3", "version = 4"))
     plan = tree.apply()
     assert tomllib.loads(plan.edit.text)["version"] == 4
+
+
+DEFAULT = "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'NAME'\n"
+
+
+def test_a_default_in_a_later_drop_in_is_named(tmp_path):
+    tree, home = corpus.k3s_tree("v3-drop-in", tmp_path)
+    later = home / corpus.told("k3s", "v3-drop-in")["folder"] / "99-z.toml"
+    later.parent.mkdir(exist_ok=True)
+    later.write_text("version = 3\n" + DEFAULT.replace("NAME", "kata"))
+    tree.files.append((later, "dropin"))
+    with pytest.raises(FleetError) as caught:
+        tree.plan(set_default=True)
+    assert (caught.value.code, caught.value.object) == ("config_conflict", str(later))
+    assert tree.apply().expect["default"] is None
+    later.write_text("version = 3\n" + DEFAULT.replace("NAME", "ascend"))
+    with pytest.raises(FleetError) as caught:
+        tree.plan("absent")
+    assert (caught.value.code, caught.value.hint) == ("config_conflict", f"Take default_runtime_name out of {later}.")
+
+
+def test_k3s_own_option_is_named_where_it_needs_our_entry(tmp_path):
+    tree, home = corpus.k3s_tree("v3-drop-in", tmp_path)
+    tree.apply()
+    with (home / "config.toml").open("a") as stream:
+        stream.write("\n" + DEFAULT.replace("NAME", "ascend"))
+    with pytest.raises(FleetError) as caught:
+        tree.plan("absent")
+    assert (caught.value.code, "`default-runtime`" in caught.value.hint) == ("config_conflict", True)

@@ -122,7 +122,7 @@ def test_arguments_are_exact_when_given_and_kept_when_not():
 def test_another_default_is_never_taken_unasked():
     result = edit('{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/n"}}}')
     assert json.loads(result.text)["default-runtime"] == "nvidia"
-    assert result.previous_default is None
+    assert (result.previous_default, result.default) == (None, None)
     assert result.note == {}
 
 

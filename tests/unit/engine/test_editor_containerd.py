@@ -50,7 +50,9 @@ def test_refused(texts, options, code, words):
 def test_why_nothing_is_known_is_said_without_secrets():
     with pytest.raises(FleetError) as caught:
         plan("version = 2\n", said=None, effective_error=f'Can\'t convert password="{CANARY}"(string) to int')
-    assert "Its parser says: Can't convert password=********(string) to int" in caught.value.message
+    said = caught.value.message.partition("Its parser says: ")[2]
+    assert said.startswith("Can't convert ")
+    assert said.endswith("********(string) to int")
     assert CANARY not in str(caught.value.as_dict())
 
 
@@ -186,3 +188,164 @@ def test_a_file_that_is_made_keeps_the_imports_of_none():
     assert tomllib.loads(there.text)["version"] == 3
     assert not plan(there.text, "version = 3\n", binary="2.2.1", said=said, note=there.note).edit.changed
     assert plan(there.text, "version = 3\n", binary="2.2.1", said=said, note=there.note, state="absent").edit.remove
+
+
+# --- only what still is what we wrote is taken back ---
+
+CGROUP = ("SystemdCgroup = false", "SystemdCgroup = true")
+STAYS = "runc was written by npu.fleet and has been changed since, so it stays as it is."
+
+
+@pytest.mark.parametrize("before", [None, "# mine\n", f'version = 2\n[{CRI}]\nsandbox_image = "x"\n'])
+def test_an_entry_of_runc_that_the_admin_changed_stays(before):
+    said = SAID.replace("true", "false")
+    there = plan(before, said=said).edit
+    assert there.note["runc"] == {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": False}}
+    changed = there.text.replace(*CGROUP)
+    both = said.replace("false", "true") + changed.partition(".runtimes.runc.options]\n    SystemdCgroup = true\n")[2]
+    again = plan(changed, said=both, note=there.note).edit
+    assert (again.changed, again.note) == (False, there.note)
+    gone = plan(changed, said=both, note=there.note, state="absent")
+    section = tomllib.loads(gone.edit.text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+    assert section == {"runtimes": {"runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}}}
+    assert tomllib.loads(gone.edit.text)["version"] == 2
+    assert (gone.edit.remove, gone.commit["remove"], gone.warnings) == (False, False, [f"{MAIN}: {STAYS}"])
+    # Unchanged, it goes with ours.
+    gone = plan(there.text, said=said, note=there.note, state="absent")
+    assert (gone.edit.text if before else gone.edit.remove, gone.warnings) == (before or True, [])
+
+
+def test_a_note_that_does_not_say_what_runc_was_takes_nothing():
+    there = plan(None).edit
+    gone = plan(there.text, note={"created": there.note["created"]}, state="absent")
+    assert (gone.edit.remove, "runtimes.runc]" in gone.edit.text, gone.warnings) == (False, True, [f"{MAIN}: {STAYS}"])
+
+
+IMPORTING = 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + STOCK.format(3, CRI3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warned"),
+    [
+        ('["/etc/containerd/conf.d/*.toml"]', '["/etc/containerd/conf.d/*.toml", "/opt/x.toml"]', 1),  # imports of the admin's own
+        ("version = 3\n", "version = 3\noom_score = -999\n", 0),  # a key that needs the imports beside it
+        ("version = 3\n", "version = 3\n# why this file is here\n", 0),  # a comment
+    ],
+)
+def test_a_file_that_we_made_goes_only_if_nothing_else_is_in_it(old, new, warned):
+    there = plan(None, binary="2.2.1", said=IMPORTING).edit
+    assert there.note["imports"] == ["/etc/containerd/conf.d/*.toml"]
+    changed = there.text.replace(old, new)
+    assert changed != there.text
+    gone = plan(changed, binary="2.2.1", said=IMPORTING, note=there.note, state="absent")
+    data = tomllib.loads(gone.edit.text)
+    assert (gone.edit.remove, data["version"], "plugins" in data, len(gone.warnings)) == (False, 3, False, warned)
+    assert data["imports"] == tomllib.loads(changed)["imports"]
+
+
+def test_the_note_of_the_main_file_does_not_remove_an_import():
+    main = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    own = f"version = 2\n{NVIDIA.replace('nvidia', 'ascend')}"
+    edit = plan(main, own, state="absent", note={"created": ["file", "runc", "version"]}).edit
+    assert (edit.path, edit.changed, edit.remove, edit.text) == ("/etc/containerd/conf.d/1.toml", True, False, "version = 2\n")
+
+
+# --- the default runtime, where files merge ---
+
+OURS3 = (
+    f"[{CRI3}.containerd.runtimes.ascend]\n  runtime_type = 'io.containerd.runc.v2'\n"
+    f"  [{CRI3}.containerd.runtimes.ascend.options]\n    BinaryName = '{RUNTIME}'\n"
+)
+
+
+def default3(name):
+    return f"version = 3\n[{CRI3}.containerd]\n  default_runtime_name = '{name}'\n"
+
+
+def merged(*texts, active="ascend", **more):
+    """A plan for an engine of 2.1 that has our runtime and ``active`` as default in effect."""
+    files = [(MAIN if not number else f"/etc/containerd/conf.d/{number}.toml", "import" if number else "main", text.encode())
+             for number, text in enumerate(texts)]  # fmt: skip
+    found = read_answer("containerd", files, effective_text=STOCK.format(3, CRI3), binary_version="2.1.9")
+    runtimes = {"ascend": {"path": RUNTIME, "args": [], "type": None}, "runc": {"path": "", "args": [], "type": None}}
+    found["effective"] = {"runtimes": runtimes, "default_runtime": active, "handlers": None}
+    return config.plan(found, wanted("containerd", **more))
+
+
+def test_a_default_that_nobody_asked_for_is_not_expected():
+    """Another default in a later file is the admin's: with nothing to change there is nothing to restart for."""
+    planned = merged(default3("ascend") + OURS3, default3("nvidia"), active="nvidia")
+    assert (planned.edit.changed, planned.missing, planned.commit, planned.expect["default"]) == (False, None, None, None)
+    planned = merged(default3("ascend") + OURS3, active="runc", set_default=True)
+    assert (planned.edit.changed, planned.missing) == (False, "its default runtime is runc")
+
+
+@pytest.mark.parametrize(
+    ("texts", "state", "named"),
+    [
+        ((default3("ascend") + OURS3, default3("nvidia")), "present", 1),
+        (("version = 3\n", "version = 3\n", default3("nvidia")), "present", 2),
+        (("version = 3\n" + OURS3, default3("ascend")), "absent", 1),
+        ((default3("ascend"), "version = 3\n" + OURS3), "absent", 0),
+    ],
+)
+def test_a_default_in_another_file_that_counts_is_named(texts, state, named):
+    with pytest.raises(FleetError) as caught:
+        merged(*texts, state=state, set_default=state == "present", **({"path": None} if state == "absent" else {}))
+    path = f"/etc/containerd/conf.d/{named}.toml" if named else MAIN
+    assert (caught.value.code, caught.value.object, path in caught.value.hint) == ("config_conflict", path, True)
+
+
+def test_a_default_in_a_file_that_does_not_count_is_no_conflict():
+    assert merged(default3("nvidia"), default3("ascend") + OURS3, active="runc", set_default=True).edit.changed is False
+    assert merged(default3("ascend"), default3("nvidia"), "version = 3\n" + OURS3, state="absent", path=None).edit.changed
+    # Below 2.1 the last file with the table counts alone, and that is the one to edit.
+    text = f'version = 2\n[{CRI}.containerd]\ndefault_runtime_name = "nvidia"\n{RUNC}'
+    assert 'default_runtime_name = "ascend"' in plan(text, text, set_default=True).edit.text
+
+
+# --- a file with our entry and without runc, whose CRI plugin does not load ---
+
+
+def alone(default=""):
+    entry = f"{ENTRY}]\n{SHIM}\n{ENTRY}.options]\n{BINARY}\nSystemdCgroup = true\n"
+    return f"version = 2\n{default and f'[{CRI}.containerd]{chr(10)}default_runtime_name = {default!r}{chr(10)}'}{entry}"
+
+
+@pytest.mark.parametrize("default", ["", "runc"])
+def test_runc_comes_back_beside_our_entry(default):
+    text = alone(default)
+    said = text if default else text.replace("version = 2\n", f'version = 2\n[{CRI}.containerd]\ndefault_runtime_name = "runc"\n')
+    edit = plan(text, said=said).edit
+    section = tomllib.loads(edit.text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+    # The cgroup driver is that of our entry, which was a copy of runc's once.
+    stock = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
+    assert section["runtimes"]["runc"] == stock
+    assert section["runtimes"]["ascend"] == {**stock, "options": {"BinaryName": RUNTIME, "SystemdCgroup": True}}
+    assert edit.note == {"created": ["runc"], "runc": stock}
+    again = plan(edit.text, said=edit.text, note=edit.note).edit
+    assert (again.changed, again.note) == (False, edit.note)
+    assert "runc]" not in plan(edit.text, said=edit.text, note=edit.note, state="absent").edit.text
+
+
+def test_runc_comes_back_beside_another_entry():
+    text = f"version = 2\n{NVIDIA}"
+    edit = plan(text, said=text).edit
+    assert set(tomllib.loads(edit.text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]) == {"ascend", "nvidia", "runc"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "more"),
+    [
+        (alone("ascend"), alone("ascend"), {}),  # another default
+        (alone(), alone(), {"set_default": True}),
+        (alone(), SAID, {}),  # runc is in effect
+        (alone().replace("grpc.v1.cri", "cri.v1.runtime").replace("= 2", "= 3"),
+         STOCK.format(3, CRI3).replace("runtimes.runc", "runtimes.x"), {"binary": "2.1.9"}),  # where files merge, the built-in one stays
+        (f'{alone()}[{CRI}.containerd.default_runtime]\n{SHIM}\n', alone(), {}),  # the deprecated table is the default
+    ],
+)  # fmt: skip
+def test_runc_is_not_added_where_containerd_does_not_need_it(text, said, more):
+    edit = plan(text, said=said, **more).edit
+    assert "runtimes.runc" not in edit.text
+    assert "runc" not in edit.note
