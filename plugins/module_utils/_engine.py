@@ -43,6 +43,8 @@ def observe(run, root="/", timeout=20):
         if name == "docker" and entry["kubelet"]:
             # Its pods' devices go through cri-dockerd, and nothing says whether that hands CDI names on.
             entry["cdi"] = None
+        elif entry["cdi"] and entry["kubelet"]:
+            entry["cdi"] = _engine_kubelet.cdi_by_plugins(_engine_kubelet.version_of(kubelet, run, root, timeout))
         engines.append(entry)
     return engines
 
@@ -122,14 +124,18 @@ def decide(wanted, installed, kubelet):
         )
     if len(names) > 1:
         why = " Kubelet is installed, but not which of them it uses: %s." % kubelet["source"] if kubelet["installed"] else ""
-        raise FleetError(
-            "This host has more than one container engine: %s.%s Nothing was changed." % (" and ".join(names), why),
-            "engine_ambiguous",
-            phase="detect",
-            observed=", ".join(names),
-            hint="Say which one: npu_runtime_engine: %s (engine of this module)." % " or ".join(names),
-        )
+        raise _ambiguous(names, why)
     return names[0]
+
+
+def _ambiguous(names, why):
+    return FleetError(
+        "This host has more than one container engine: %s.%s Nothing was changed." % (" and ".join(names), why),
+        "engine_ambiguous",
+        phase="detect",
+        observed=", ".join(names),
+        hint="Say which one: npu_runtime_engine: %s (engine of this module)." % " or ".join(names),
+    )
 
 
 def _of_kubelet(uses, installed, kubelet):
@@ -145,6 +151,11 @@ def _of_kubelet(uses, installed, kubelet):
         )
     if uses not in installed and not kubelet["running"]:
         raise _missing(uses, " Kubelet is set up to use it (%s)." % kubelet["source"])
+    others = [name for name in installed if name != uses]
+    if not kubelet["running"] and uses in _engine_kubelet.EMBEDDING and others:
+        # It may lie there unused, and would be started beside the engine that works.
+        why = " %s is installed and does not run." % uses
+        raise _ambiguous(sorted(set(installed) | {uses}), why)
     return uses
 
 

@@ -20,6 +20,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 from ansible_collections.npu.fleet.plugins.module_utils._files import make_folder, sha256, snapshot, under
 
 NOT_CHECKED = ("not checked", "as JSON only")
+LAST_LINES = 5  # of the journal of an engine that did not come up again with its old files
 
 
 def changed(found):
@@ -207,7 +208,7 @@ class Transaction(object):
             self._record.save(self._params["name"], self._params["note"] or self._old_note, pending)
             self._touched = True
 
-        why = files.write(current, data, ready)
+        why = files.write(current, data, ready, stage=self._engine.stage_folder(current.target))
         if why and not self._actions:
             self._actions.append("write in place: %s" % why)
 
@@ -233,6 +234,8 @@ class Transaction(object):
         """Return the error to end with, after the old files are back and the engine runs again."""
         if not self._touched:
             return error
+        # Before the revival, whose own lines would push those of the failure out.
+        journal = self._engine.journal() if self._engine.done else ""
         restored, left, troubles = self._restore()
         after = []
         if restored == [self._path]:
@@ -242,15 +245,23 @@ class Transaction(object):
         if left and error.code == "engine_rejected":
             after.append("The file was left as it is.")
         after.extend(troubles)
-        after.append(self._revive(bool(restored)))
+        sentence, runs = self._revive(bool(restored))
+        after.append(sentence)
         note = self._forget(left if troubles else [])
         after.extend([note] if note else [])
-        journal = self._engine.journal() if self._engine.done else ""
+        journal = journal if runs else self._with_the_end(journal)
         text = " ".join([error.message] + [part for part in after if part])
         return FleetError(
             text + ("\nJournal of %s:\n%s" % (self._engine.label, journal) if journal else ""),
             error.code, phase=error.phase, object=error.object, observed=journal or error.observed, hint=error.hint,
         )
+
+    def _with_the_end(self, journal):
+        """Return the journal of the failure, and the last lines of an engine that did not come up again after it."""
+        last = [line for line in self._engine.journal().splitlines() if line not in journal.splitlines()][-LAST_LINES:]
+        if not last:
+            return journal
+        return "\n".join([journal, "After the way back:"] + last) if journal else "\n".join(last)
 
     def _restore(self):
         """Give each file its old bytes; return which were given back, which belong to somebody else by now, and what went wrong."""
@@ -263,7 +274,7 @@ class Transaction(object):
                 if current.sha256 not in self._ours[path]:
                     left.append(path)
                     continue
-                files.write_back(old, current, old.data)
+                files.write_back(old, current, old.data, self._engine.stage_folder(old.target))
                 restored.append(path)
             except FleetError as trouble:
                 where = " They are in %s." % self._backup if self._backup else ""
@@ -271,12 +282,14 @@ class Transaction(object):
         return restored, left, troubles
 
     def _revive(self, restored):
-        """Bring the engine to the old files where it may have seen the new ones; return a sentence on how it is now."""
+        """Bring the engine to the old files where it may have seen the new ones; return a sentence on how it is now, and whether it runs
+        (True where that is not in question).
+        """
         facts, trouble = self._engine.facts(), None
         if not self._engine.done:
-            return "%s was not told." % self._engine.label if restored else ""
+            return "%s was not told." % self._engine.label if restored else "", True
         if facts["active"] and not restored:
-            return ""
+            return "", True
         if restored or self._was_active:
             deadline = time.monotonic() + self._params["timeout"]
             trouble = self._engine.take_over()
@@ -285,9 +298,9 @@ class Transaction(object):
             else:
                 facts = self._engine.facts()
         if facts["active"]:
-            return "%s answers." % self._engine.label
+            return "%s answers." % self._engine.label, True
         text = "%s is DOWN (%s)." % (self._engine.label, mask_text(trouble or facts["error"] or "it does not answer"))
-        return text if self._was_active else text + " It was down before this run, too."
+        return text if self._was_active else text + " It was down before this run, too.", False
 
     def _forget(self, keep):
         """Note that nothing is pending any more; a record that can not be written must not hide why we are here."""

@@ -97,6 +97,10 @@ class BaseEngine(object):
         """
         return "not checked: %s has no parser to ask" % self.label
 
+    def stage_folder(self, target):
+        """Return the folder in which a new ``target`` (with ``root``) is made ready, None for its own."""
+        return None
+
     def restart_kills(self, facts):
         """Return the names of running containers or pods that would end with taking over; [] for none."""
         return []

@@ -15,6 +15,7 @@ import re
 import tempfile
 
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_base as base
+from ansible_collections.npu.fleet.plugins.module_utils import _engine_docker as docker
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_kubelet as kubelet
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_units as units
 from ansible_collections.npu.fleet.plugins.module_utils import _toml_read as toml
@@ -257,7 +258,7 @@ class Engine(CriEngine):
         counts for all files, for containerd takes one for all: the last in load order; 1 where no file says one), ``socket``.
         """
         effective, error = self.effective()
-        files, patterns, version = self._load(effective)
+        files, patterns, version, _missing = self._load(effective)
         writable = [self.config_path] + [item["path"] for item in files[1:]]
         return {
             "files": files,
@@ -270,17 +271,27 @@ class Engine(CriEngine):
             "socket": self.socket_path,
         }
 
-    def _load(self, effective):
+    def _load(self, effective, new=None):
+        """Return the files in load order, the globs among the imports, the version that counts, and what is imported and not there.
+
+        ``new``: ``{path: bytes}`` of files as they are to be. What is not there: (path, importing file) of imports without a ``*``.
+        """
+        missing, new = [], new or {}
         version = numbers(self.version())
-        files, patterns, queue, seen, counts = [], [], [(self.config_path, "main")], set(), None
+        files, patterns, queue, seen, counts = [], [], [(self.config_path, None)], set(), None
         while queue:
-            path, role = queue.pop(0)
+            path, importer = queue.pop(0)
+            role = "import" if importer else "main"
             found = base.file_entry(self.root, path, role)
-            if found["target"] in seen or (role == "import" and not found["exists"]):
+            data = new.get(path, base64.b64decode(found["content"]) if found["exists"] else None)
+            if found["target"] in seen:
+                continue
+            if role == "import" and data is None:
+                missing.append((path, importer))
                 continue
             seen.add(found["target"])
             files.append(found)
-            text = text_of(found)
+            text = (data or b"").decode("utf-8", "replace")
             counts = version_of(text) or counts
             lines = imports_of(text)
             if lines is None and role == "main" and version >= (2, 0) and effective:
@@ -289,15 +300,19 @@ class Engine(CriEngine):
             for line in lines or []:
                 pattern = import_pattern(line, path, version, self._cwd())
                 if "*" not in pattern:
-                    queue.append((pattern, "import"))
+                    queue.append((pattern, path))
                     continue
                 patterns.append(pattern)
-                queue.extend((one, "import") for one in self._glob(pattern))
+                queue.extend((one, path) for one in self._glob(pattern))
             if len(files) + len(queue) > MAX_IMPORTS:
                 raise FleetError(
                     "%s imports more than %d files." % (self.config_path, MAX_IMPORTS), "too_many_imports", phase="read", object=path,
                 )
-        return files, patterns, counts or 1
+        return files, patterns, counts or 1, missing
+
+    def _missing_imports(self, path, data):
+        """Return (path, importing file) of the imports that would not be there once ``path`` holds ``data``."""
+        return self._load(None, {path: data})[3]
 
     def _glob(self, pattern):
         # Only * is a wildcard for containerd, and files whose name begins with a dot count.
@@ -334,22 +349,37 @@ class Engine(CriEngine):
             return "not checked: the program of %s was not found" % self.label
         if check is None and data is None:
             return "not checked: a file that is removed has nothing to parse"
+        missing = self._missing_imports(path, data)
+        if missing:
+            # The parser of 2.x says nothing of it, and the daemon would not start.
+            self._refuse(path, "%s imports %s, which does not exist, and would not start (its main file is %s)"
+                         % (missing[0][1], missing[0][0], self.config_path))
         with self._copy(path, data, check) as copy:
             result = self.run([self.binary(), "--config", copy, "config", "dump"], self.command_timeout, cwd=under(self.root, self._cwd()))
             folder = os.path.dirname(copy)
         if result.timed_out or result.rc != 0:
-            self._refuse(path, self._said(result).replace(copy, path).replace(folder + "/", os.path.dirname(path) + "/"))
+            said = self._said(result).replace(copy, path).replace(folder + "/", os.path.dirname(path) + "/")
+            name = os.path.basename(path)
+            self._refuse(path, re.sub(r"\.%s\.[^./]+\.npu-fleet" % re.escape(name), lambda _match: name, said))
         trouble = dump_trouble(result.stdout)
         if trouble:
             self._refuse(path, trouble)
         return "by %s config dump" % os.path.basename(self.binary())
 
+    @contextlib.contextmanager
     def _copy(self, path, data, check):
-        if check is None and data is not None and path == self.config_path:
-            lines = imports_of(data.decode("utf-8", "replace")) or []
-            if any(not os.path.isabs(line) for line in lines):
-                return beside(under(self.root, path), data)
-        return base.checked_copy(path, data, check)
+        """Give the file for the parser; a text with relative imports lies beside its original, from where they are found."""
+        lines = [] if data is None else imports_of(data.decode("utf-8", "replace")) or []
+        if all(os.path.isabs(line) for line in lines) or not os.path.isdir(os.path.dirname(under(self.root, path))):
+            with base.checked_copy(path, data, check) as copy:
+                yield copy
+            return
+        with beside(under(self.root, path), data) as copy:
+            if check is None:
+                yield copy
+                return
+            with base.checked_copy(path, None, check.replace(base.COPY.encode("ascii"), copy.encode("utf-8"))) as main:
+                yield main
 
     def _refuse(self, path, text):
         line = refusal_line(text)
@@ -362,6 +392,25 @@ class Engine(CriEngine):
             observed=text,
             hint="Mend what it names; '%s --config %s config dump' shows the state of the present one." % (self.binary(), self.config_path),
         )
+
+    # --- what a restart ends ---
+
+    def restart_kills(self, facts):
+        """Return what would end with the unit, and with docker's where systemd restarts that along with it."""
+        return sorted(set(super(Engine, self).restart_kills(facts)) | set(self._bound_docker()))
+
+    def _bound_docker(self):
+        """Return docker's running containers where its unit is bound to this one (docker-ce: BindsTo=) and they do not outlive dockerd."""
+        if not self.unit["loaded"] or docker.UNIT not in units.dependents(self.run, self.root, self.command_timeout, self.unit["name"]):
+            return []
+        unit = units.query_unit(self.run, self.root, self.command_timeout, docker.UNIT)
+        if unit["state"] not in ("active", "activating", "reloading"):
+            return []
+        info = docker.query_info(self.run, self.root, self.command_timeout)
+        if info["live_restore"]:
+            return []
+        names = docker.running_containers(self.run, self.root, self.command_timeout)
+        return ["%s (bound to %s)" % (docker.UNIT, self.unit["name"])] if names is None else names
 
     # --- the running engine ---
 

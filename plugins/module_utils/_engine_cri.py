@@ -149,8 +149,9 @@ class CriEngine(base.BaseEngine):
         return self._pods
 
     def users(self, name, facts):
-        """Return the pods, running or not, that were made with the runtime."""
-        return sorted({pod_name(pod) for pod in self.pods() if pod["handler"] == name})
+        """Return the pods, running or not, that were made with the runtime: by its name, or by none while it is the default."""
+        handlers = (name, "") if facts["default_runtime"] == name else (name,)
+        return sorted({pod_name(pod) for pod in self.pods() if pod["handler"] in handlers})
 
     def restart_kills(self, facts):
         """Return what would end with the unit: the containers whose shims are in its control group, where systemd ends all of that."""

@@ -22,7 +22,7 @@ from ansible_collections.npu.fleet.plugins.module_utils import _toml_read as tom
 from ansible_collections.npu.fleet.plugins.module_utils._engine_containerd import refusal_line
 from ansible_collections.npu.fleet.plugins.module_utils._engine_cri import CriEngine, entry
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, snapshot, under
+from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, is_leftover, snapshot, under
 
 NAME = "crio"
 UNIT = "crio.service"
@@ -145,7 +145,7 @@ class Engine(CriEngine):
         found = []
         for parent, folders, names in os.walk(under(self.root, folder)):
             folders.sort()
-            found += [os.path.join(parent, name) for name in names]
+            found += [os.path.join(parent, name) for name in names if not is_leftover(name)]
         prefix = "" if self.root == "/" else os.path.normpath(self.root)
         return sorted((path[len(prefix):] for path in found if os.path.isfile(path)), key=lambda path: path.split("/"))
 
@@ -203,12 +203,21 @@ class Engine(CriEngine):
 
     # --- taking over ---
 
+    def stage_folder(self, target):
+        """Return the parent of the folder of drop-ins for what lies in it: cri-o reads every file there, a half one and a leftover, too."""
+        folder = os.path.realpath(under(self.root, self.folder()))
+        return os.path.dirname(folder) if target.startswith(folder + "/") else None
+
+    def restart_kills(self, facts):
+        """Return what a restart would end; nothing where it takes over by a reload."""
+        return [] if self.takes_over_by == "reload" else super(Engine, self).restart_kills(facts)
+
     def take_over(self):
         """Reload cri-o; restart it where the reload did not bring what its files say, and the restart would end nothing."""
         trouble = super(Engine, self).take_over()
         if trouble or self.done[-1] != "reload" or self._has_its_files():
             return trouble
-        if self.restart_kills(self.facts()):
+        if super(Engine, self).restart_kills(self.facts()):
             return "its reload did not bring what its files say, and a restart would end running containers"
         self.done.append("restart")
         return self.systemctl("restart")

@@ -153,6 +153,13 @@ def parse_info(text):
     }
 
 
+def running_containers(run, root="/", timeout=20):
+    """Return the names of docker's running containers, None where it does not tell."""
+    client = find_program("docker", root)
+    result = run([client, "ps", "--format", "{{.Names}}"], timeout) if client else None
+    return None if result is None or result.timed_out or result.rc != 0 else sorted(result.stdout.split())
+
+
 def unmet(info, expect):
     """Return what dockerd has other than expected, as a text; None when all is as expected. Pure."""
     return base.unmet(LABEL, info, expect)
@@ -295,9 +302,15 @@ class Engine(base.BaseEngine):
             return []
         client = find_program("docker", self.root)
         listed = self.run([client, "ps", "--all", "--quiet", "--no-trunc"], self.command_timeout)
-        ids = listed.stdout.split() if listed.rc == 0 else []
+        if listed.timed_out or listed.rc != 0:
+            raise FleetError(
+                "docker does not tell its containers, so nobody knows which need the runtime %s." % name, "users_unknown", phase="read",
+                object=name, observed=mask_text(listed.stderr.strip()[-300:]), hint="`docker ps --all` on the node shows why.",
+            )
+        ids = listed.stdout.split()
         if not ids:
             return []
+        # One that was removed meanwhile makes the exit code 1; the others are shown all the same.
         shown = self.run([client, "inspect", "--format", "{{.HostConfig.Runtime}} {{.Name}}"] + ids, self.command_timeout)
         pairs = [line.split(" ", 1) for line in shown.stdout.splitlines() if " " in line]
         return sorted(container.lstrip("/") for runtime, container in pairs if runtime == name)

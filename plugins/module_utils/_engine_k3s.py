@@ -141,6 +141,10 @@ class Engine(containerd.Engine):
         text, error = super(Engine, self).effective()
         return (made, None) if text is None and containerd.imports_of(made) == [] else (text, error)
 
+    def _missing_imports(self, path, data):
+        """Return nothing: the made file's imports are made anew at the next start."""
+        return []
+
     def validate(self, path, data, check):
         """Let containerd's parser judge ``check``: what the made file would be. A template by itself can not be parsed."""
         if check is None:

@@ -152,8 +152,22 @@ def _scalar(text):
     return None if text in ("", "~", "null") else text
 
 
-def _version(run, root, timeout):
-    program = find_program("kubelet", root)
+def cdi_by_plugins(version):
+    """Return whether a kubelet hands CDI names of device plugins on: the gate DevicePluginCDIDevices is on by default from 1.29. Pure.
+
+    None where the version is not known. An older one drops the names, and the pod runs without its devices.
+    """
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
+    return numbers >= (1, 29) if len(numbers) == 2 else None
+
+
+def version_of(kubelet, run, root="/", timeout=20):
+    """Return the version of kubelet (``kubelet``: of ``endpoint``), or of the distribution that has it inside; None where not known."""
+    return kubelet["version"] or _version(run, root, timeout, kubelet["kind"] or "kubelet")
+
+
+def _version(run, root, timeout, name="kubelet"):
+    program = find_program(name, root)
     if program is None:
         return None
     result = run([program, "--version"], timeout)

@@ -67,7 +67,8 @@ def commit(params, run):
         record = Record(engine.name, root, params["state_folder"], engine.config_path)
         path = params["file"] or engine.config_path
         compare(engine, path, params["expected"] or {}, params["remove"] or params["content"] is not None)
-        sweep(snapshot(under(root, path)).target)
+        target = snapshot(under(root, path)).target
+        sweep(target, engine.stage_folder(target))
         return Transaction(params, engine, record, path).go()
 
 

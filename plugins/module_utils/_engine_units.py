@@ -12,6 +12,9 @@ from ansible_collections.npu.fleet.plugins.module_utils._files import find_progr
 
 UNIT_PROPERTIES = "LoadState,ActiveState,SubState,MainPID,KillMode,CanReload,Environment,EnvironmentFiles,ExecStart"
 JOURNAL_LINES = 20
+# With these lines containerd prints its whole configuration at its start: "Start cri plugin with config {...}" (1.x), and since 2.0
+# 'msg="starting cri plugin" config="{...}"'.
+_WHOLE_CONFIG = re.compile(r"cri plugin with config|starting cri plugin.*config=", re.IGNORECASE)
 
 
 def query_unit(run, root, timeout, name):
@@ -38,6 +41,15 @@ def query_unit(run, root, timeout, name):
         "can_reload": values.get("CanReload") == "yes",
         "command": expand(exec_start(values.get("ExecStart", "")), environment),
     }
+
+
+def dependents(run, root, timeout, name):
+    """Return the names of the units that systemd stops and starts along with a unit (their Requires=, BindsTo= or PartOf= names it)."""
+    systemctl_path = find_program("systemctl", root)
+    if systemctl_path is None:
+        return []
+    result = run([systemctl_path, "show", name, "--property=RequiredBy,BoundBy,ConsistsOf"], timeout)
+    return sorted({word for line in result.stdout.splitlines() for word in line.partition("=")[2].split()})
 
 
 def exec_start(text):
@@ -170,8 +182,9 @@ def alive(pid):
 
 def last_line(text):
     """Return the last line of ``text`` that is not empty, without secrets."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return mask_text(lines[-1]) if lines else ""
+    # Masked as a whole: a value that the message quotes may have several lines.
+    lines = [line.strip() for line in mask_text(text).splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def systemctl(run, root, timeout, verb, name):
@@ -197,4 +210,5 @@ def journal(run, root, timeout, unit, since):
         return ""
     argv = [journalctl, "--unit", unit["name"], "--no-pager", "--output", "cat", "--lines", str(JOURNAL_LINES)]
     result = run(argv + ["--since", "@%d" % int(since)], timeout)
-    return mask_text(result.stdout.strip())
+    lines = [line for line in result.stdout.strip().splitlines() if not _WHOLE_CONFIG.search(line)]
+    return mask_text("\n".join(lines))

@@ -26,6 +26,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 # The usual folders of programs, since PATH of an ssh command often lacks the sbin ones.
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 MAX_BYTES = 1 << 20
+LEFTOVER = ".npu-fleet"  # how the name of a temporary file ends; it begins with a dot
 
 # ``path`` as asked for, ``target`` behind a symbolic link (else the same), ``links``: how many hard links; ``data`` is None where there is
 # no file.
@@ -144,13 +145,12 @@ def sync_folder(path):
 
 
 @contextlib.contextmanager
-def staged(before, data, new_mode=0o644):
-    """Give a temporary file beside ``before.target`` with ``data`` and the looks of ``before``; gone afterwards unless renamed."""
-    folder = os.path.dirname(before.target)
-    try:
-        descriptor, path = tempfile.mkstemp(prefix=".%s." % os.path.basename(before.target), suffix=".npu-fleet", dir=folder)
-    except OSError as error:
-        raise file_error("write", before.target, error) from error
+def staged(before, data, new_mode=0o644, stage=None):
+    """Give a temporary file with ``data`` and the looks of ``before``; gone afterwards unless renamed.
+
+    It lies beside ``before.target``, or in the folder ``stage`` where that is given and on the same file system.
+    """
+    descriptor, path = _temporary(before.target, stage)
     try:
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -171,6 +171,19 @@ def staged(before, data, new_mode=0o644):
             os.unlink(path)
 
 
+def _temporary(target, stage):
+    folder, name = os.path.dirname(target), ".%s." % os.path.basename(target)
+    try:
+        if stage is not None and os.stat(stage).st_dev == os.stat(folder).st_dev:
+            return tempfile.mkstemp(prefix=name, suffix=LEFTOVER, dir=stage)
+    except OSError:
+        pass  # then beside it
+    try:
+        return tempfile.mkstemp(prefix=name, suffix=LEFTOVER, dir=folder)
+    except OSError as error:
+        raise file_error("write", target, error) from error
+
+
 def put_in_place(path, target):
     """Rename a staged file over ``target`` and flush."""
     try:
@@ -180,10 +193,10 @@ def put_in_place(path, target):
         raise file_error("replace", target, error) from error
 
 
-def write(before, data, ready=None, new_mode=0o644):
+def write(before, data, ready=None, new_mode=0o644, stage=None):
     """Write ``data`` where ``before`` was taken, keeping its looks; None removes the file. Returns why it was written in place, or None.
 
-    ``ready`` is called once all that can be done beforehand is done, right before the file changes.
+    ``ready`` is called once all that can be done beforehand is done, right before the file changes; ``stage``: of ``staged``.
     """
     ready = ready or (lambda: None)
     if data is None:
@@ -194,11 +207,14 @@ def write(before, data, ready=None, new_mode=0o644):
         ready()
         overwrite(before, data)
         return "it has %d hard links" % before.links
-    with staged(before, data, new_mode) as path:
+    with staged(before, data, new_mode, stage) as path:
         ready()
         try:
             put_in_place(path, before.target)
         except FleetError as error:
+            if error.observed == "EXDEV" and stage is not None:
+                # A mount of the same file system: no rename goes into it.
+                return write(before, data, None, new_mode)
             if error.observed != "EBUSY" or before.data is None:
                 raise
             overwrite(before, data)
@@ -206,12 +222,12 @@ def write(before, data, ready=None, new_mode=0o644):
     return None
 
 
-def write_back(before, current, data):
+def write_back(before, current, data, stage=None):
     """Give a file the bytes that it had, with the looks of ``before``; None removes it. Where the disk is full it is written in place,
     into the room of ``current``, which is there now.
     """
     try:
-        write(before._replace(links=current.links), data)
+        write(before._replace(links=current.links), data, stage=stage)
     except FleetError as error:
         if error.observed not in ("ENOSPC", "EDQUOT") or data is None or current.data is None:
             raise
@@ -253,15 +269,24 @@ def _reserve(descriptor, size):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def sweep(target):
-    """Remove what a run that was cut has left beside ``target``; only while nobody else may write it."""
-    folder, prefix = os.path.dirname(target), ".%s." % os.path.basename(target)
-    try:
-        left = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(".npu-fleet")]
-        for name in left:
-            os.unlink(os.path.join(folder, name))
-    except OSError:
-        pass  # it is in nobody's way
+def is_leftover(name):
+    """Return whether a file's name is that of a temporary file of ours."""
+    return name.startswith(".") and name.endswith(LEFTOVER)
+
+
+def sweep(target, stage=None):
+    """Remove what a run that was cut has left beside ``target`` and in ``stage`` (of ``staged``); only while nobody else may write it.
+
+    Where there is a ``stage`` the engine reads whatever lies beside ``target``: there, all that is ours goes.
+    """
+    prefix = ".%s." % os.path.basename(target)
+    for folder, begins in ((os.path.dirname(target), prefix if stage is None else "."), (stage, prefix)):
+        try:
+            for name in os.listdir(folder) if folder is not None else []:
+                if name.startswith(begins) and is_leftover(name):
+                    os.unlink(os.path.join(folder, name))
+        except OSError:
+            pass  # it is in nobody's way
 
 
 def replace(before, data, new_mode=0o644):

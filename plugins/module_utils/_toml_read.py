@@ -219,10 +219,12 @@ class _Reader(object):
         text, self._at = match.group(), match.end()
         if text in ("true", "false"):
             return text == "true"
-        if _INTEGER.match(text):
-            return int(text.replace("_", ""))
-        if _BASED.match(text):
-            return int(text.replace("_", ""), 0)
+        base = 10 if _INTEGER.match(text) else 0 if _BASED.match(text) else None
+        if base is not None:
+            try:
+                return int(text.replace("_", ""), base)
+            except ValueError:  # 0b9, 0x_, more digits than Python takes
+                raise self._wrong("a number that does not exist") from None
         if text[0] in "+-.0123456789" or text in ("inf", "nan"):
             return text
         raise self._wrong("a value of no kind")

@@ -204,3 +204,71 @@ def test_it_is_taken_over_by_a_restart(host, serve):
     assert engine.take_over() is None
     assert engine.done == ["restart"]
     assert [str(host.root / "usr/bin/systemctl"), "restart", "containerd.service"] in host.calls
+
+
+# --- imports that are not there ---
+
+
+@pytest.mark.parametrize("number", ["1.6.20", "1.7.24", "2.1.9"])
+@pytest.mark.parametrize(
+    ("path", "data", "importer"),
+    [
+        (MAIN, "imports = ['/c/one.toml', '/c/none.toml']\n", MAIN),
+        (MAIN, "imports = ['none.toml']\n", MAIN),
+        ("/c/one.toml", "imports = ['/c/none.toml']\n", "/c/one.toml"),
+    ],
+)
+def test_an_import_that_does_not_exist(host, number, path, data, importer):
+    """The dump of 2.x skips it, and the daemon would not start."""
+    host.version = number
+    host.write("etc/containerd/config.toml", "imports = ['/c/one.toml']\n")
+    host.write("c/one.toml", "")
+    with pytest.raises(FleetError) as caught:
+        host.engine().validate(path, data.encode(), None)
+    assert caught.value.code == "parser_refused"
+    assert f"{importer} imports " in caught.value.message
+    assert "none.toml, which does not exist" in caught.value.message
+    assert MAIN in caught.value.message
+    assert not host.copies
+
+
+def test_imports_that_are_all_right(host):
+    host.version = "2.1.9"
+    host.write("etc/containerd/config.toml", "imports = ['/c/none.toml']\n")
+    engine = host.engine()
+    # The dangling one is mended by this very change, or by writing what it names; a glob need not match.
+    assert engine.validate(MAIN, b"imports = ['/none/*.toml']\n", None) == "by containerd config dump"
+    assert engine.validate("/c/none.toml", b"x = 1\n", b"imports = ['@NPU_FLEET_COPY@']\n") == "by containerd config dump"
+    with pytest.raises(FleetError, match="/c/none.toml, which does not exist"):
+        engine.validate("/c/none.toml", None, b"imports = []\n")
+
+
+def test_relative_imports_of_an_import_are_found_from_its_copy(host):
+    """Else the parser of 1.x looks for them beside the copy in a private folder, and refuses."""
+    host.write("etc/containerd/config.toml", "imports = ['/c/99.toml']\n")
+    host.write("c/99.toml", "")
+    host.write("c/more.toml", "")
+    seen = {}
+
+    def dumped(path):
+        seen["copy"] = Path(Path(path).read_text().split("'")[1])
+        assert (seen["copy"].parent / "more.toml").exists()
+        seen["text"] = seen["copy"].read_text()
+        return (1, "", f"containerd: failed to load TOML: {seen['copy']}: (1, 2): odd\n")
+
+    host.dump = dumped
+    with pytest.raises(FleetError) as caught:
+        host.engine().validate("/c/99.toml", b"imports = ['more.toml']\n", b"imports = ['@NPU_FLEET_COPY@']\n")
+    assert seen["text"] == "imports = ['more.toml']\n"
+    assert not seen["copy"].name.endswith(".toml")
+    assert sorted(os.listdir(host.root / "c")) == ["99.toml", "more.toml"]
+    assert "/c/99.toml: (1, 2): odd" in caught.value.message
+    assert "npu-fleet" not in caught.value.message
+
+
+def test_a_value_that_the_parser_quotes(host):
+    host.dump = (1, "", "containerd: (3, 3): Can't convert dXNlcjpwYXNzd29yZA==(string) to config.AuthConfig\n")
+    with pytest.raises(FleetError) as caught:
+        host.engine().validate(MAIN, b"x", None)
+    assert "dXNl" not in str(caught.value.as_dict())
+    assert "line 3: (3, 3): Can't convert ********(string) to config.AuthConfig" in caught.value.message

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """containerd as an engine: a host in a temporary root whose CRI is a real gRPC server in this process."""
 
+import json
 import os
 
 import pytest
@@ -9,6 +10,7 @@ from cri_server import pod, version
 
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_containerd as containerd
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_cri as cri
+from ansible_collections.npu.fleet.plugins.module_utils._command import Result
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 PLANTED = "hunter2-planted"
@@ -222,4 +224,48 @@ def test_what_a_restart_ends(host, serve, mode, kills):
     host.process(104, words=["sleep"], comm="sleep")
     serve(config(), pods=pod("b", "ascend") + pod("a", ""))
     engine = host.engine()
+    assert engine.restart_kills(engine.facts()) == kills
+
+
+INFO = {"ServerVersion": "19.03.15", "Runtimes": {}, "LiveRestoreEnabled": False, "ContainersRunning": 2}
+BOUND = {"BoundBy": "docker.service other.service"}
+NAMES = ["train-0", "web"]
+
+
+@pytest.mark.parametrize(
+    ("depends", "state", "told", "kills"),
+    [
+        (BOUND, "active", (INFO, NAMES), NAMES),
+        ({"RequiredBy": "docker.service"}, "active", (INFO, NAMES), NAMES),
+        ({"ConsistsOf": "docker.service"}, "active", (INFO, NAMES), NAMES),
+        (BOUND, "active", (INFO, []), []),
+        (BOUND, "active", (dict(INFO, LiveRestoreEnabled=True), NAMES), []),
+        (BOUND, "inactive", (INFO, NAMES), []),
+        ({"BoundBy": "other.service", "RequiredBy": "", "ConsistsOf": ""}, "active", (INFO, NAMES), []),
+        ({}, "active", (INFO, NAMES), []),
+        (BOUND, "active", None, ["docker.service (bound to containerd.service)"]),
+    ],
+)
+def test_a_restart_ends_the_containers_of_a_docker_that_is_bound_to_it(host, depends, state, told, kills):
+    """docker-ce has BindsTo=containerd.service: systemd restarts docker along, and without live-restore its containers end."""
+    if told is not None:
+        host.write("usr/bin/docker", "").chmod(0o755)
+    answers = {
+        ("systemctl", "show", "containerd.service", "--property=RequiredBy,BoundBy,ConsistsOf"):
+            "".join(f"{key}={value}\n" for key, value in depends.items()),
+        ("docker", "info"): json.dumps((told or [None])[0]),
+        ("docker", "ps"): "".join(name + "\n" for name in told[1]) if told else "",
+    }
+
+    def run(argv, timeout, cwd=None, **more):
+        words = (os.path.basename(argv[0]), *argv[1:])
+        for known, stdout in answers.items():
+            if words[:len(known)] == known:
+                return Result(argv, 0, stdout, "", False, 0.1)
+        result = host.run(argv, timeout, cwd, **more)
+        if words[:3] == ("systemctl", "show", "docker.service"):
+            return result._replace(stdout=f"LoadState=loaded\nActiveState={state}\n")
+        return result
+
+    engine = containerd.Engine(run, str(host.root), 5, 5)
     assert engine.restart_kills(engine.facts()) == kills

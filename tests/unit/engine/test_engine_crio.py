@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """cri-o as an engine. Its socket speaks HTTP and gRPC at once; here each has a server of its own."""
 
+import base64
+import errno
 import os
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cri_host import EXPECT, GONE, WRAPPER, Host
 from cri_server import pod, version
 
-from ansible_collections.npu.fleet.plugins.module_utils import _cri, _grpc
+from ansible_collections.npu.fleet.plugins.module_utils import _cri, _engine, _grpc
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_crio as crio
+from ansible_collections.npu.fleet.plugins.module_utils import _engine_steps as steps
+from ansible_collections.npu.fleet.plugins.module_utils import _files as files
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._files import snapshot
+from ansible_collections.npu.fleet.plugins.modules.oci_runtime_node import argument_spec
 
 PLANTED = "hunter2-planted"
 MAIN = "/etc/crio/crio.conf"
@@ -174,6 +181,101 @@ def test_no_restart_that_would_end_containers(host, serve, monkeypatch):
     engine = host.engine()
     assert "would end running containers" in engine.take_over()
     assert engine.done == ["reload"]
+
+
+def test_a_reload_ends_nothing_whatever_a_restart_would_end(host, serve):
+    serve(pods=pod("b", "crun"))
+    host.unit["KillMode"] = "control-group"
+    host.process(os.getpid(), unit="crio.service")
+    host.process(55, words=["/usr/bin/conmon", "-c", "id-b-a"], comm="conmon", unit="crio.service")
+    engine = host.engine()
+    assert engine.restart_kills(engine.facts()) == []
+    host.unit["CanReload"] = "no"
+    engine = host.engine()
+    assert engine.restart_kills(engine.facts()) == ["space/b"]
+
+
+DROPIN = "/etc/crio/crio.conf.d/99-npu-fleet-ascend.conf"
+
+
+def test_a_new_drop_in_is_made_ready_outside_of_the_folder_that_cri_o_reads(host):
+    host.write("etc/crio/crio.conf.d/10-crio.conf", "")
+    engine = host.engine()
+    before = snapshot(str(host.root) + DROPIN)
+    stage = engine.stage_folder(before.target)
+    assert stage == str(host.root / "etc/crio")
+    assert engine.stage_folder(str(host.root / "etc/crio/crio.conf")) is None
+    seen = []
+
+    def look():
+        seen.append((sorted(os.listdir(host.root / "etc/crio/crio.conf.d")), len(os.listdir(stage))))
+
+    assert files.write(before, b"new", look, stage=stage) is None
+    assert seen == [(["10-crio.conf"], 3)]
+    assert (host.root / DROPIN[1:]).read_bytes() == b"new"
+    assert sorted(os.listdir(stage)) == ["crio.conf", "crio.conf.d"]
+    files.write_back(before, snapshot(before.target), None, stage)
+    assert sorted(os.listdir(host.root / "etc/crio/crio.conf.d")) == ["10-crio.conf"]
+
+
+@pytest.mark.parametrize("how", ["device", "mount", "missing"])
+def test_a_folder_of_drop_ins_that_is_a_file_system_of_its_own(host, monkeypatch, how):
+    host.write("etc/crio/crio.conf.d/10-crio.conf", "")
+    before = snapshot(str(host.root) + DROPIN)
+    stage = host.engine().stage_folder(before.target)
+    moved = []
+    real = (os.stat, os.rename)
+
+    def other_device(path, *words, **more):
+        found = real[0](path, *words, **more)
+        return SimpleNamespace(st_dev=found.st_dev + 1) if path == stage else found
+
+    def rename(source, target):
+        moved.append(os.path.dirname(source))
+        if how == "mount" and moved[-1] == stage:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real[1](source, target)
+
+    if how == "device":
+        monkeypatch.setattr(files.os, "stat", other_device)
+    monkeypatch.setattr(files.os, "rename", rename)
+    files.write(before, b"new", stage=stage + "/none" if how == "missing" else stage)
+    monkeypatch.undo()
+    assert moved == ([stage] if how == "mount" else []) + [os.path.dirname(before.target)]
+    assert (host.root / DROPIN[1:]).read_bytes() == b"new"
+    assert sorted(os.listdir(stage + "/crio.conf.d")) == ["10-crio.conf", os.path.basename(DROPIN)]
+    assert sorted(os.listdir(stage)) == ["crio.conf", "crio.conf.d"]
+
+
+def test_what_a_cut_run_has_left(host):
+    name = os.path.basename(DROPIN)
+    for path in ("crio.conf.d/.10-crio.conf.ab12.npu-fleet", f"crio.conf.d/.{name}.ab12.npu-fleet", f".{name}.cd34.npu-fleet"):
+        host.write("etc/crio/" + path, "half")
+    for path in ("crio.conf.d/.mine", "crio.conf.d/x.npu-fleet", ".crio.conf.ab12.npu-fleet"):
+        host.write("etc/crio/" + path, "admin's, or another file's")
+    engine = host.engine()
+    assert [one["path"] for one in engine.read()["files"]] == [MAIN, "/etc/crio/crio.conf.d/.mine", "/etc/crio/crio.conf.d/x.npu-fleet"]
+    files.sweep(str(host.root) + DROPIN, engine.stage_folder(str(host.root) + DROPIN))
+    assert sorted(os.listdir(host.root / "etc/crio/crio.conf.d")) == [".mine", "x.npu-fleet"]
+    assert sorted(os.listdir(host.root / "etc/crio")) == [".crio.conf.ab12.npu-fleet", "crio.conf", "crio.conf.d"]
+
+
+def test_a_commit_stages_and_sweeps_there(host, serve, monkeypatch):
+    serve(handlers=["crun", "ascend"])
+    host.write("etc/crio/crio.conf.d/.99.ab12.npu-fleet", "half")
+    monkeypatch.setattr(_engine, "choose", lambda *_arguments: (crio, None))
+    folders = []
+    real = files.put_in_place
+    monkeypatch.setattr(files, "put_in_place", lambda path, target: (folders.append(os.path.dirname(path)), real(path, target)))
+    params = {name: option.get("default") for name, option in argument_spec().items()}
+    params.update(
+        name="ascend", path=WRAPPER, root=str(host.root), timeout=2, engine="auto", file=DROPIN, expect=EXPECT, validate=False,
+        content=base64.b64encode(b"new").decode(), expected={MAIN: snapshot(str(host.root) + MAIN).sha256, DROPIN: ""},
+    )
+    steps.commit(params, host.run)
+    assert os.listdir(host.root / "etc/crio/crio.conf.d") == [os.path.basename(DROPIN)]
+    assert str(host.root / "etc/crio") in folders
+    assert str(host.root / "etc/crio/crio.conf.d") not in folders
 
 
 def test_a_unit_without_reload(host):

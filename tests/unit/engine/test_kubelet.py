@@ -322,6 +322,25 @@ def test_the_entry_of_docker_under_kubelet_does_not_promise_cdi(node, monkeypatc
     assert (entry["kubelet"], entry["cdi"]) == (True, None)
 
 
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("1.28.15", False), ("1.29.0", True), ("1.31.6+k3s1", True), ("2.0", True), (None, None), ("", None), ("1", None)],
+)
+def test_who_hands_cdi_names_on(version, known):
+    assert kubelet.cdi_by_plugins(version) is known
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "version"),
+    [("kubelet", "Kubernetes v1.30.2", "1.30.2"), ("k3s", "k3s version v1.31.6+k3s1 (6ab750f9)", "1.31.6+k3s1")],
+)
+def test_the_version_is_asked_where_it_is_needed(root, kind, said, version):
+    root.program(kind)
+    seen = dict(of_kubelet(CONTAINERD, kind=kind), version=None)
+    assert kubelet.version_of(seen, lambda argv, *_more: Result(argv, 0, said, "", False, 0.1), str(root.root)) == version
+    assert kubelet.version_of(of_kubelet(CONTAINERD), None, str(root.root)) == "1.28.3"
+
+
 def test_a_broken_look_at_kubelet_hides_no_engine(node, monkeypatch):
     def broken(*_arguments):
         raise OSError("odd")
@@ -333,3 +352,14 @@ def test_a_broken_look_at_kubelet_hides_no_engine(node, monkeypatch):
 
 def test_processes_of_a_root_without_proc(tmp_path):
     assert units.processes(("kubelet",), str(tmp_path)) == []
+
+
+def test_a_k3s_that_does_not_run_is_not_started_beside_a_docker():
+    dormant = of_kubelet(kubelet.EMBEDDED, running=False, kind="k3s")
+    with pytest.raises(FleetError, match="docker and k3s. k3s is installed and does not run") as caught:
+        _engine.decide("auto", ["docker", "k3s"], dormant)
+    assert caught.value.code == "engine_ambiguous"
+    assert "npu_runtime_engine: docker or k3s" in caught.value.hint
+    assert _engine.decide("auto", ["k3s"], dormant) == "k3s"
+    assert _engine.decide("k3s", ["docker", "k3s"], dormant) == "k3s"
+    assert _engine.decide("auto", ["docker", "k3s"], dict(dormant, running=True)) == "k3s"

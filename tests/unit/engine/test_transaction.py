@@ -295,3 +295,36 @@ def test_an_engine_that_never_answers_is_waited_for_no_longer_than_the_deadline(
         host.commit(timeout=1)
     assert time.monotonic() - began < 5
     assert host.text() == OLD
+
+
+# --- the journal of a failure ---
+
+
+class Talking(fake_engine.Engine):
+    """Its journal shows the last three lines, as journalctl shows the last twenty."""
+
+    def systemctl(self, verb):
+        trouble = super().systemctl(verb)
+        lines = [f"{verb}: refused", "panic: broken"] if trouble else [f"{verb}: one", "two", "three"]
+        self.change(journal=self.world.get("journal", []) + (lines if verb != "reset-failed" else []))
+        return trouble
+
+    def journal(self):
+        return "\n".join(self.world.get("journal", [])[-3:])
+
+
+def test_the_journal_is_that_of_the_failure_not_of_the_good_start_after_it(host, monkeypatch):
+    monkeypatch.setattr(fake_engine, "Engine", Talking)
+    with pytest.raises(FleetError) as caught:
+        host.commit(NEW + "broken\n")
+    assert host.world["running"]
+    assert caught.value.observed == "restart: refused\npanic: broken"
+    assert caught.value.message.endswith("Journal of faked:\nrestart: refused\npanic: broken")
+
+
+def test_one_that_stays_down_has_its_last_lines_too(host, monkeypatch):
+    monkeypatch.setattr(fake_engine, "Engine", Talking)
+    host.set(refuses="runc")
+    with pytest.raises(FleetError, match="faked is DOWN") as caught:
+        host.commit()
+    assert caught.value.observed == "restart: refused\npanic: broken\nAfter the way back:\nstart: refused"
