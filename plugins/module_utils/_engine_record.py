@@ -14,7 +14,7 @@ import os
 import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import make_folder, sha256, under, write_private
+from ansible_collections.npu.fleet.plugins.module_utils._files import digest_of, make_folder, sha256, under, write_private
 
 STATE_FOLDER = "/var/lib/npu-fleet"
 SCHEMA = 2
@@ -85,7 +85,7 @@ class Record(object):
         base = name.strip("/").replace("/", "-")
         for found in sorted(os.listdir(folder)):
             path = os.path.join(folder, found)
-            if found.startswith(base + ".") and found.endswith("." + mark) and _digest(path) == before.sha256:
+            if found.startswith(base + ".") and found.endswith("." + mark) and digest_of(path) == before.sha256:
                 return path, False
         path = os.path.join(folder, "%s.%s.%s" % (base, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark))
         write_private(path, before.data)
@@ -109,11 +109,3 @@ class Record(object):
             looks = {key: entry.get(key) for key in ("mode", "uid", "gid")}
             old = old._replace(**looks) if None not in looks.values() else old._replace(mode=0o600, uid=os.geteuid(), gid=os.getegid())
         return old
-
-
-def _digest(path):
-    try:
-        with open(path, "rb") as stream:
-            return sha256(stream.read())
-    except OSError:
-        return None

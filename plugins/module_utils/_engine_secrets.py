@@ -41,6 +41,8 @@ _CREDENTIALS = re.compile(
 )
 # The TOML parser of containerd 1.x quotes the value that it can not take: "(3, 3): Can't convert VALUE(string) to config.AuthConfig".
 _CONVERTED = re.compile(r"(?s)(\bconvert\s).+?(?=\([\w.*\[\]{} ]+\) to )")
+# No message, and the patterns above take time that grows with the square of its length.
+_LONG = re.compile(r"\S{1000,}")
 
 
 def is_secret_key(key):
@@ -50,6 +52,7 @@ def is_secret_key(key):
 
 def mask_text(text):
     """Return free text with the passwords of addresses and of ``name=value`` pairs masked, and values that a parser could not take."""
+    text = _LONG.sub(MASK, text)
     text = _CONVERTED.sub(lambda match: match.group(1) + MASK, text)
     text = _USERINFO_URL.sub(lambda match: match.group("scheme") + MASK + "@", text)
     text = _USERINFO.sub(MASK + "@", text)

@@ -57,6 +57,15 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
+def digest_of(path):
+    """Return the sha256 of a file as hex digits, None where it can not be read."""
+    try:
+        with open(path, "rb") as stream:
+            return sha256(stream.read())
+    except OSError:
+        return None
+
+
 def snapshot(path):
     """Return what ``path`` holds and how it looks; a missing file is a snapshot whose ``data`` is None."""
     link = os.readlink(path) if os.path.islink(path) else None

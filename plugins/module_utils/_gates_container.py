@@ -17,7 +17,7 @@ import os
 import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import locked, sha256, under, write_private
+from ansible_collections.npu.fleet.plugins.module_utils._files import digest_of, locked, under, write_private
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import fit
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed
 
@@ -106,25 +106,17 @@ def words(row):
 def fingerprint(npu, engine, runtime, path, table, *, root="/"):
     """What the table's outcome depends on, as a sha256: engine, runtime program, mount lists, chips, driver."""
     program = under(root, path or "/nothing")
-    lists = {name: _digest(under(root, os.path.join(LISTS, name))) for name in listed(under(root, LISTS)) if name.endswith(".list")}
+    lists = {name: digest_of(under(root, os.path.join(LISTS, name))) for name in listed(under(root, LISTS)) if name.endswith(".list")}
     parts = {
         "table": TABLE,
         "rows": [[row["name"], row["value"], row["expected"]] for row in table],
         "engine": [engine["name"], engine.get("version")],
-        "runtime": [runtime, path, _digest(program)],
+        "runtime": [runtime, path, digest_of(program)],
         "lists": lists,
         "chips": sorted([c["phy_id"], c["pci_address"]] for c in npu["chips"] if c["phy_id"] is not None),
         "driver": npu["versions"]["driver"]["running"],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("utf-8")).hexdigest()
-
-
-def _digest(path):
-    try:
-        with open(path, "rb") as stream:
-            return sha256(stream.read())
-    except OSError:
-        return None
 
 
 def note_path(state_folder):

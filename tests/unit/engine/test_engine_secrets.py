@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What is masked in the text of engines, and what stays to be read."""
 
+import time
+
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils import _engine_units as units
@@ -77,3 +79,14 @@ def test_the_journal_has_no_whole_configuration(tmp_path, line):
     said = f"first\n{line}\n(3, 3): Can't convert {LOGIN}(string) to config.AuthConfig\n"
     shown = units.journal(lambda argv, _timeout: Result(argv, 0, said, "", False, 0.1), str(tmp_path), 5, {"loaded": True, "name": "x"}, 0)
     assert shown == f"first\n(3, 3): Can't convert {MASK}(string) to config.AuthConfig"
+
+
+def test_a_word_without_an_end_costs_no_time_and_shows_nothing():
+    def seconds(word):
+        started = time.process_time()
+        assert mask_text(f"it says {word} and stays") == f"it says {MASK} and stays"
+        return time.process_time() - started
+
+    # A ratio: ten times as long may not take a hundred times as long.
+    short, longer = "auth-" * 20_000, "auth-" * 200_000
+    assert seconds(longer) < 40 * max(seconds(short), 0.001)
