@@ -85,6 +85,14 @@ def node(tmp_path):
     return Node(root)
 
 
+@pytest.fixture()
+def serve(host):
+    """The CRI of the `host` of the file that asks: a real gRPC server, ended afterwards."""
+    pytest.importorskip("grpc")
+    yield host.serve
+    host.stop()
+
+
 def pytest_ignore_collect(collection_path, config):
     """A real engine takes root and a minute: only for those who name its file."""
     if not collection_path.name.startswith("test_real_"):

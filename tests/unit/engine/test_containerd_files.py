@@ -18,13 +18,6 @@ def host(tmp_path):
     return Host(tmp_path)
 
 
-@pytest.fixture()
-def serve(host):
-    pytest.importorskip("grpc")
-    yield host.serve
-    host.stop()
-
-
 # --- files ---
 
 

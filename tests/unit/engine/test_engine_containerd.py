@@ -24,13 +24,6 @@ def host(tmp_path):
     return Host(tmp_path)
 
 
-@pytest.fixture()
-def serve(host):
-    pytest.importorskip("grpc")
-    yield host.serve
-    host.stop()
-
-
 def test_the_process_at_the_socket_decides(host, serve):
     """Two of them: kubelet's is not the one in PATH, and reads another file."""
     host.write("opt/k/bin/containerd", "").chmod(0o755)

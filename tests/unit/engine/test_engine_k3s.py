@@ -71,13 +71,6 @@ def host(tmp_path):
     return host
 
 
-@pytest.fixture()
-def serve(host):
-    pytest.importorskip("grpc")
-    yield host.serve
-    host.stop()
-
-
 def roles(answer):
     return [(os.path.basename(one["path"]), one["role"], one["exists"]) for one in answer["files"]]
 
