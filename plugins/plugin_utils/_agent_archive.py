@@ -88,7 +88,7 @@ def sources():
     files = {}
     for folder, target in ((PACKAGE, "npu_agent"), (HARDWARE, "npu_agent/_hardware")):
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.suffix in (".py", ".proto"):
+            if path.is_file() and path.suffix in (".py", ".proto", ".json"):
                 files[f"{target}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
     return files
 

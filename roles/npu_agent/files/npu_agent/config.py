@@ -66,6 +66,34 @@ def seconds(low, high):
     return check
 
 
+def number(low, high):
+    def check(value):
+        allowed = f"a number from {low} to {high}"
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(allowed) from None
+        if isinstance(value, bool) or not low <= found <= high:
+            raise ValueError(allowed)
+        return found
+
+    return check
+
+
+def whole(low, high):
+    def check(value):
+        allowed = f"a whole number from {low} to {high}"
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(allowed) from None
+        if isinstance(value, bool) or number != int(number) or not low <= number <= high:
+            raise ValueError(allowed)
+        return int(number)
+
+    return check
+
+
 def resource_name(value):
     """What kubelet accepts was measured; the API server has the same rule for pods."""
     if value in ("", None):
@@ -99,6 +127,10 @@ SETTINGS = {
     "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve where there are several kinds"),
     "resource_name": ("", resource_name, "extended resource; empty: the one of the family"),
     "allocate_mode": ("both", one_of("devices", "env", "both"), "what a container gets: device nodes, the vendor runtime's variable"),
+    "allocate_mounts": ("auto", one_of("auto", "always", "never"), "mounts of the driver's files; auto: without the vendor's runtime"),
+    "shares": (1, whole(1, 100), "ids for each chip; with more than 1 several containers share it, and nothing keeps them apart"),
+    "state_dir": ("/var/lib/npu-agent", path_or_empty, "where names of chips are kept, so that they survive a renumbering; empty: nowhere"),
+    "on_stop": ("keep", one_of("keep", "drain"), "drain: take the chips out of kubelet's capacity before the service ends"),
     "allocate_by": (
         "nodes",
         one_of("nodes", "cdi"),
@@ -109,9 +141,22 @@ SETTINGS = {
     "cdi_mounts": ("/etc/ascend-docker-runtime.d/base.list", path, "list of the driver's files that containers get by CDI"),
     "cdi_links": ("family", one_of("family", "allow", "refuse"), "symbolic links in that list; family: taken where its boards need it"),
     "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
-    "poll_seconds": (1.0, seconds(0.1, 3600), "time between two looks at the chips"),
-    "query_timeout": (10.0, seconds(0.1, 600), "time that one DCMI query may take before its process is killed"),
+    "fault_file": ("", path_or_empty, "file with other levels for fault codes, as the vendor's faultCode.json; empty: none"),
+    "recovery_seconds": (10.0, seconds(0, 86400), "how long a chip must be without a fault before it takes work again"),
+    "flap_count": (3, whole(0, 1000), "a chip that goes out of service so often within flap_window stays out for flap_hold; 0: never"),
+    "flap_window": (3600.0, seconds(1, 864000), "time in which flap_count counts"),
+    "flap_hold": (1800.0, seconds(1, 864000), "how long a flapping chip stays out of service after its last fault"),
+    "degraded_temperature": (85.0, number(0, 200), "°C from which a chip comes last in preferred allocation; 0: never"),
+    "degraded_memory": (5.0, number(0, 100), "chips of a NUMA node with less memory available than this percentage come last; 0: never"),
+    "degraded_seconds": (3600.0, seconds(0, 864000), "how long an ECC error or a link that flapped has a chip come last"),
+    "probe": ("", path_or_empty, "program that is asked for each chip, beside DCMI; empty: none"),
+    "probe_period": (60.0, seconds(1, 86400), "time between two runs of the probe for one chip"),
+    "probe_timeout": (10.0, seconds(0.1, 600), "time that one run of the probe may take"),
+    "poll_seconds": (5.0, seconds(0.1, 3600), "time between two looks at the chips; at most 1 where the driver tells no fault events"),
+    "query_timeout": (5.0, seconds(0.1, 600), "time that DCMI may take for one chip; then that chip waits in a process of its own"),
+    "stuck_retry": (60.0, seconds(0.1, 86400), "after how long a query that does not come back is given up and tried anew"),
     "keep_last_state": (30.0, seconds(0, 3600), "how long a chip keeps its state while DCMI does not answer"),
+    "dcmi": ("required", one_of("required", "optional"), "optional: serve chips without a DCMI library too; nobody tells their health"),
     "listen": ("127.0.0.1:8083", address, "address of /healthz, /readyz and /metrics"),
     "log_level": ("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged"),
 }
