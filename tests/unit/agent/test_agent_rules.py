@@ -114,7 +114,7 @@ def sight(agent, *found, family="a2", problems=(), complete=True):
 
 def make_board(agent, **settings):
     values = {"keep_last_state": 30, "unhealthy_from": "major", "resource_name": "", **settings}
-    return agent.board.Board(SimpleNamespace(**values), lambda *_words, **_fields: None,
+    return agent.board.OldBoard(SimpleNamespace(**values), lambda *_words, **_fields: None,
                              lambda found: repr([(chip.id, chip.healthy) for chip in found]).encode())
 
 

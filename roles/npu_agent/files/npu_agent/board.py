@@ -1,15 +1,70 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What kubelet is told: the chips of this node, one id each, and whether they may take work."""
+"""What kubelet is told of one resource: its ids, and whether they may take work."""
 
 from collections import namedtuple
 
-from . import health
+from . import health, units
 from ._hardware._families import FAMILIES, device_id
-
-Chip = namedtuple("Chip", "id phy_id pci_address numa_node card_id device_node healthy reason")
 
 
 class Board:
+    """The newest list of one resource. Whoever streams it puts an event into `waiters`.
+
+    chips: {chip.id: Chip}. units: {id towards kubelet: Chip}; with shares several ids are one chip.
+    urgent: the newest change took something out of service, so kubelet should hear of it at once.
+    """
+
+    def __init__(self, resource, log, encode):
+        self.resource, self.log, self.encode = resource, log, encode
+        self.family = None  # of the first chip
+        self.chips, self.units = {}, {}
+        self.payload, self.version, self.told = b"", 0, None
+        self.urgent = False
+        self.waiters = set()
+
+    def publish(self, chips, shares):
+        """Take the chips as they are now. True when kubelet must hear of it."""
+        chips = dict(sorted(chips.items(), key=lambda item: (len(item[0]), item[0])))
+        told = (shares, [(name, chip.healthy, chip.numa_node) for name, chip in chips.items()])
+        if chips == self.chips and told == self.told:
+            return False
+        before, self.chips = self.chips, chips
+        self.units = units.ids(chips, shares)
+        self.family = next((chip.family for chip in chips.values()), self.family)
+        self.say(before)
+        if told == self.told:
+            return False
+        self.urgent = any(chip.healthy and not (name in chips and chips[name].healthy) for name, chip in before.items())
+        self.told, self.payload, self.version = told, self.encode(self.units.items()), self.version + 1
+        for waiter in self.waiters:
+            waiter.set()
+        return True
+
+    def say(self, before):
+        for name, chip in self.chips.items():
+            old = before.get(name)
+            if old is None or aspects(old) != aspects(chip):
+                self.log("chip", "info" if chip.healthy else "warning", id=name, phy_id=chip.phy_id, pci_address=chip.pci_address,
+                         numa_node=chip.numa_node, healthy=chip.healthy, reason=chip.reason, degraded=list(chip.degraded))
+        for name in before:
+            if name not in self.chips:
+                self.log("chip no longer offered", "warning", id=name, resource=self.resource)
+
+    def count(self):
+        """(healthy, all) ids."""
+        return sum(chip.healthy for chip in self.units.values()), len(self.units)
+
+
+def aspects(chip):
+    """What the log tells of a chip, when it changes."""
+    return chip.healthy, chip.reason, chip.degraded, chip.phy_id
+
+
+# Until the service is built on node.Node.
+OldChip = namedtuple("OldChip", "id phy_id pci_address numa_node card_id device_node healthy reason")
+
+
+class OldBoard:
     """The newest list of chips. Whoever streams it puts an event into `waiters`."""
 
     def __init__(self, settings, log, encode):
@@ -57,7 +112,7 @@ class Board:
     def judged(self, found, now):
         verdict = health.judge(found, self.settings.unhealthy_from)
         healthy, reason, _kept = self.memory.settle(found["phy_id"], verdict, now)
-        return Chip(
+        return OldChip(
             device_id(self.family, found["phy_id"]), found["phy_id"], found.get("pci_address"), found.get("numa_node"),
             found.get("card_id"), found.get("device_node"), healthy, reason,
         )

@@ -27,3 +27,4 @@ class Chip(NamedTuple):
     reason: str
     rank: int  # 0 is best; what is degraded has more and comes last in preferred allocation
     degraded: tuple  # why, one text each
+    gone: bool = False  # it was there once; its number may be another chip's by now

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from . import __version__
-from .board import Board
+from .board import OldBoard as Board
 from .log import Once
 from .plugin import encode, numa_nodes
 from .session import Session

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All chips of this node: who they are, whether they may take work, and under which resource kubelet hears of them."""
+
+from collections import namedtuple
+
+from . import health, units
+from ._hardware._families import FAMILIES
+from .board import Board
+from .chip import Chip
+from .identity import Names
+
+Seen = namedtuple("Seen", "identity record gone")
+
+
+class Node:
+    """`boards` has one Board per resource; a resource that was there once stays, with an empty list if need be.
+
+    next_review: monotonic time at which time alone may change a verdict, or None.
+    """
+
+    def __init__(self, settings, log, encode, levels):
+        self.settings, self.log, self.encode = settings, log, encode
+        self.health = health.Health(settings, levels)
+        self.names = Names(settings.state_dir, log)
+        self.boards = {}
+        self.present = None  # None: not looked yet
+        self.problems, self.looked = [], []
+        self.next_review = None
+        self.seen = {}  # name: Seen
+        self.chosen = None  # the resource of the family that has `resource_name`
+
+    def update(self, sight, now):
+        """Take what look.py saw. The names of the resources whose list changed."""
+        self.present, self.looked = sight.present, list(sight.problems)
+        self.take(sight)
+        return self.judge(now, sight.events)
+
+    def review(self, now):
+        """Judge again by what was seen last: time has passed."""
+        return self.judge(now, ())
+
+    def reload(self, settings, levels):
+        """The next update or review goes by other settings. What is remembered of the chips stays."""
+        self.settings = settings
+        self.health = health.Health(settings, levels, self.health.memory)
+
+    def take(self, sight):
+        records, numbers = [], set()
+        for record in sight.chips:
+            if record["phy_id"] in numbers:
+                # Two devices with one id make kubelet count one chip twice (measured); the first one keeps it.
+                self.looked.append(f"{record.get('pci_address')} has the physical id {record['phy_id']} of another chip and is left out")
+                continue
+            numbers.add(record["phy_id"])
+            records.append(record)
+        before, self.seen = self.seen, {}
+        known = {seen.identity.key: seen.record for seen in before.values()}
+        for identity, record in zip(self.names.assign(records, sight.complete), records):
+            slices = record.get("slices")
+            if slices is None:  # not known now: what was known last
+                slices = known.get(identity.key, {}).get("slices") or []
+            self.seen[identity.name] = Seen(identity, dict(record, slices=slices), False)
+            known.pop(identity.key, None)
+        for name, old in before.items():
+            # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name.
+            if name not in self.seen and old.identity.key in known:
+                gone = old.gone or sight.complete or old.record["phy_id"] in numbers
+                why = None if gone else "; ".join(sight.problems) or "it was not seen"
+                self.seen[name] = Seen(old.identity, missing(old.record, gone, why), gone)
+
+    def judge(self, now, events):
+        self.problems, reviews = list(self.looked), []
+        resources = self.resources()
+        lists = {resource: {} for resource in self.boards}
+        for identity, record, gone in self.seen.values():
+            mine = [event for event in events if event["phy_id"] == record["phy_id"] and not gone]
+            verdict = self.health.judge(identity.key, record, mine, now, self.pressure(record.get("numa_node")))
+            if verdict.review is not None:
+                reviews.append(verdict.review)
+            chip = Chip(
+                identity.name, record["phy_id"], record["family"], record.get("pci_address"), record.get("numa_node"),
+                record.get("card_id"), record.get("device_node"), None, verdict.healthy, verdict.reason, verdict.rank,
+                tuple(verdict.degraded), gone,
+            )
+            if record["family"] not in resources:
+                continue
+            offered, problems = units.forms(chip, record["slices"], resources[record["family"]], self.settings)
+            self.problems += problems
+            for resource, form in offered:
+                lists.setdefault(resource, {})[form.id] = form
+        self.next_review = min(reviews) if reviews else None
+        return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}
+
+    def pressure(self, numa_node):
+        """Why this NUMA node is short of memory, one text each."""
+        return ()
+
+    def board(self, resource):
+        if resource not in self.boards:
+            self.boards[resource] = Board(resource, self.log, self.encode)
+        return self.boards[resource]
+
+    def resources(self):
+        """{family: resource} of the families that are served. A chip belongs to one resource, and a resource has one kind of chip."""
+        kinds = {seen.record["family"]: FAMILIES[seen.record["family"]]["resource"] for seen in self.seen.values()}
+        wanted = self.settings.resource_name
+        if not wanted:
+            return kinds
+        if self.chosen not in kinds.values():
+            self.chosen = min(kinds.values(), default=None)
+        served = {family: wanted for family, kind in kinds.items() if kind == self.chosen}
+        if len(served) < len(kinds):
+            others = ", ".join(sorted(set(kinds) - set(served)))
+            self.problems.append(f"`resource_name` is {wanted}, but this node has several kinds of chips: only {', '.join(sorted(served))} "
+                                 f"is registered, {others} is not; set `family` to the one to serve, or leave `resource_name` empty")
+        return served
+
+
+def missing(record, gone, why):
+    """The record of a chip that was not seen this time."""
+    unknown = dict.fromkeys(("driver_bound", "device_node_present", "health_code", "error_codes", "hung", "telemetry", "probe"))
+    return {**record, **unknown, "dropped": gone, "error": why}
