@@ -28,7 +28,7 @@ class Eyes(threading.Thread):
             try:
                 sight = self.keeper.keep(self.looker.look())
             except Exception as error:  # a fault of ours must not look like a node without chips
-                sight = Sight(True, None, [], [f"looking at the chips failed: {error!r}"], False)
+                sight = Sight(True, [], [f"looking at the chips failed: {error!r}"], False)
             self.inbox.put((sight, time.monotonic()))
             notify = self.notify
             if notify is not None:

@@ -10,9 +10,23 @@ from ._hardware._dcmi_client import DcmiClient, DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
 
-# family: of the chips, None when it is not known. chips: records for health.judge. problems: texts for operators.
-# present: the node has an NPU at all. complete: the driver told of all chips, so one that is missing is gone.
-Sight = namedtuple("Sight", "present family chips problems complete")
+
+class Sight(namedtuple("Sight", "present chips problems complete events", defaults=((),))):
+    """What a look saw.
+
+    present: the node has an NPU at all. chips: records, see record(). problems: texts for operators.
+    complete: the driver told of all chips, so one that is missing is gone. events: fault events since the last sight, each with
+    phy_id, code (eight hex digits), assertion (occur, recover, once) and severity (0 to 3).
+    """
+
+    __slots__ = ()
+
+    @property
+    def family(self):
+        """Of all chips, None when they have several. Only until its last users group chips by their own family."""
+        families = {chip["family"] for chip in self.chips if chip.get("family")}
+        return families.pop() if len(families) == 1 else None
+
 
 DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
 
@@ -40,7 +54,7 @@ class Looker:
             states = self.client.call("health")
         except DcmiError as error:
             self.found = None
-            return Sight(True, None, [], [f"the NPU driver does not answer: {error}"], False)
+            return Sight(True, [], [f"the NPU driver does not answer: {error}"], False)
         sight = combine(self.found, states, self.settings)
         if {place(state) for state in states} != {place(chip) for chip in self.found["chips"]}:
             self.found = None  # there are other chips than before: detect again next time
@@ -70,18 +84,18 @@ def place(record):
 def unusable(found):
     """A node without an NPU, or one whose driver cannot be asked: two very different things."""
     if not found["present"] and not found["device_nodes"]:
-        return Sight(False, None, [], [], True)
+        return Sight(False, [], [], True)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
     driver = "the chips cannot be asked" if found["driver"]["loaded"] else "the driver is not loaded"
     cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
-    return Sight(True, None, [], [f"this node has {seen}, but {driver}: {cause}"], False)
+    return Sight(True, [], [f"this node has {seen}, but {driver}: {cause}"], False)
 
 
 def combine(found, states, settings):
     """What the detector knows of each chip and what DCMI says of it now. Keeps the order of ids, loses no chip silently."""
     by_place = {place(state): state for state in states}
-    chips, problems, families = [], [], set()
+    chips, problems = [], []
     for known in found["chips"]:
         where = f"the NPU {known['pci_address'] or place(known)}"
         if known["phy_id"] is None or known["family"] is None:
@@ -90,21 +104,18 @@ def combine(found, states, settings):
             continue
         if settings.family not in ("auto", known["family"]):
             continue
-        families.add(known["family"])
         state = by_place.get(place(known))
         if state is None:
             continue  # gone since the detection
         node = f"{settings.dev_root}/davinci{known['phy_id']}"
         function = f"{settings.sysfs_root}/bus/pci/devices/{known['pci_address']}"
         bound = os.path.exists(f"{function}/driver") if known["evidence"]["pci"] else None
-        chip = {key: known[key] for key in ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial")}
+        keys = ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
+        chip = {key: known.get(key) for key in keys}
         chip.update({key: state[key] for key in ("health_code", "error_codes", "dropped")})
         chip.update(driver_bound=bound, device_node=node, device_node_present=os.path.exists(node))
         chip["error"] = state["error"]["message"] if state["error"] else None
+        chip.update(aicore_count=None, hung=None, unasked=False, telemetry=None, slices=[])
         chips.append(chip)
     problems += [error["message"] for error in found["query"]["errors"]]
-    if len(families) > 1:
-        several = ", ".join(sorted(families))
-        problems.append(f"this node has NPUs of several families ({several}): set `family` in the configuration to one of them")
-        return Sight(True, None, [], problems, True)
-    return Sight(found["present"], families.pop() if families else None, chips, problems, found["query"]["ok"])
+    return Sight(found["present"], chips, problems, found["query"]["ok"])
