@@ -2,45 +2,197 @@
 """The health rule: which chip may take work. The only place that decides it for pods; its levels are _hardware/_health.py's.
 
 DCMI tells one number per chip (dcmi_get_device_health): 0 no fault, 1 minor, 2 major, 3 critical, 0xFFFFFFFF no such device; npu-smi
-prints the same as OK, Warning, Alarm, Critical, UNKNOWN. The vendor's own plugin keeps chips with faults of its levels "not handled"
-and "sub-health" in service, and those are what DCMI calls minor; so the default `unhealthy_from: major` agrees with it.
+prints the same as OK, Warning, Alarm, Critical, UNKNOWN. It lists fault codes beside it, which the vendor has sorted into levels
+(faults.py): of these NotHandleFault and SubHealthFault leave a chip in service, and those are what DCMI calls minor; so the default
+`unhealthy_from: major` agrees with it.
 
-Kubelet knows two states only: the text Healthy, and any other. A chip is
-  out of service   - its driver or its device node is missing (a container with it could never start), nor could one where chips are
-                     given by CDI and the specification cannot be kept, it dropped off the bus
-                     (health call answers -8012 or 0xFFFFFFFF), or its health is `unhealthy_from` or worse, or a number nobody knows;
-  in its last state - while DCMI does not answer for it, for `keep_last_state` seconds; then it is out of service, with the cause.
+Kubelet knows two states only: the text Healthy, and any other. judge() says what a chip's record says by itself; Health adds what time
+does: a chip that was out of service comes back after `recovery_seconds` without a fault, one that went out `flap_count` times within
+`flap_window` stays out until `flap_hold` after its last fault, and while nothing is known of a chip it keeps its state for
+`keep_last_state`. What is remembered is lost when the agent starts anew: a chip that is well then is taken at its word.
 """
 
+from collections import namedtuple
+
+from . import degraded, faults
 from ._hardware._health import LEVELS
+from .standing import LINK_DOWN, Fault, Standing
 
 WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
+HUNG_STEPS = (86400, 3600, 600, 60, 10, 1, 0)  # a text that changed with each second would be logged with each look
+UNKNOWN = faults.Levels({})
+
+# healthy: True, False, or None: nothing is known. loss: whether going out of service for this counts as flapping. A driver that was
+# unbound, a device node or a CDI specification that is away is somebody's doing or comes with the whole node; the rest is the chip's.
+Finding = namedtuple("Finding", "healthy reason loss")
+Verdict = namedtuple("Verdict", "healthy reason rank degraded review")
 
 
-def judge(chip, unhealthy_from):
-    """(True, note), (False, reason), or (None, cause) when DCMI said nothing about this chip.
+def judge(record, unhealthy_from, levels=UNKNOWN):
+    """(True, note), (False, reason), or (None, cause) when nobody told how this chip is. record: see look.py; a key may be missing.
 
-    `chip` has: driver_bound, device_node_present (None: not looked at), health_code, error_codes, dropped, error (text), and
-    not_described (text) where chips are given by CDI and the specification is not what it should be.
+    levels: faults.Levels; without it no code is known, and the DCMI number decides.
     """
-    if chip.get("driver_bound") is False:
-        return False, "no driver is bound to its PCI function"
-    if chip.get("device_node_present") is False:
-        return False, f"its device node {chip.get('device_node') or ''} is missing".replace("  ", " ")
-    if chip.get("not_described"):
-        return False, chip["not_described"]
-    if chip.get("dropped"):
-        return False, "the driver says that the chip is gone or not ready"
-    code = chip.get("health_code")
-    if code is None:
-        return None, chip.get("error") or "DCMI told no health"
-    codes = ", ".join(chip.get("error_codes") or [])
-    text = f"DCMI health {WORDS.get(code, hex(code))}" + (f", error codes {codes}" if codes else "")
-    if code not in WORDS:
-        return False, text
-    return code < LEVELS[unhealthy_from], "" if code == 0 else text
+    codes = {code: Fault(levels.of(code), None) for code in record.get("error_codes") or ()}
+    finding = find(record, codes, unhealthy_from)
+    return finding.healthy, finding.reason
+
+
+def find(record, codes, unhealthy_from):
+    """The Finding of one look; codes: {code: Fault} of all that stand, polled or told by an event."""
+    if record.get("driver_bound") is False:
+        return Finding(False, "no driver is bound to its PCI function", False)
+    if record.get("device_node_present") is False:
+        return Finding(False, f"its device node {record.get('device_node') or ''} is missing".replace("  ", " "), False)
+    if record.get("not_described"):
+        return Finding(False, record["not_described"], False)
+    if record.get("dropped"):
+        return Finding(False, "the driver says that the chip is gone or not ready", True)
+    if record.get("hung") is not None:
+        least = next((step for step in HUNG_STEPS if record["hung"] >= step), 0)
+        return Finding(False, f"the driver has not come back from a query for more than {least} s", True)
+    probe = record.get("probe")
+    if probe and not probe["healthy"]:
+        return Finding(False, f"the probe says: {probe['text'] or 'unhealthy'}", True)
+    if any(unfit(fault, unhealthy_from) for fault in codes.values()):
+        return Finding(False, fault_text(codes), True)
+    return by_number(record, codes, unhealthy_from)
+
+
+def by_number(record, codes, unhealthy_from):
+    """What the DCMI health number says where no code keeps the chip from work."""
+    number, polled = record.get("health_code"), record.get("error_codes") or ()
+    if number is None:
+        if record.get("unasked") and not record.get("error"):
+            return Finding(True, "nobody tells its health: no DCMI library", False)
+        return Finding(None, record.get("error") or "DCMI told no health", False)
+    text = "" if number == 0 and not codes else f"DCMI health {WORDS.get(number, hex(number))}"
+    if codes:
+        text += f", error codes {', '.join(sorted(codes))}"
+    if number not in WORDS:
+        return Finding(False, text, True)
+    # The number is the worst of what the codes stand for, so known ones say it better. A code that only an event told explains nothing:
+    # the number is of another time.
+    explained = polled and all(code in codes and codes[code].level for code in polled)
+    return Finding(bool(explained) or number < LEVELS[unhealthy_from], text, True)
+
+
+def unfit(fault, unhealthy_from):
+    """Whether a chip with this fault may not take work. Of an unknown code an event still tells the severity, on DCMI's scale."""
+    if fault.level is not None:
+        return fault.level not in faults.HEALTHY
+    return fault.severity is not None and fault.severity >= LEVELS[unhealthy_from]
+
+
+def fault_text(codes):
+    """The worst code, its level and what that means; how many others there are, since a list of 128 helps nobody."""
+    worst = sorted(codes, key=lambda code: (-severity(codes[code]), code))
+    level = codes[worst[0]].level
+    known = f"{level}, {faults.MEANING[level]}" if level else f"not a known one, but {WORDS.get(codes[worst[0]].severity, 'severe')}"
+    others = f"; also {', '.join(worst[1:4])}" if worst[1:] else ""
+    more = f" and {len(worst) - 4} more" if len(worst) > 4 else ""
+    return f"fault code {worst[0]}: {known}{others}{more}"
+
+
+def severity(fault):
+    """Where a fault stands among others: by its level; unknown ones above those that leave the chip in service, below the rest."""
+    return faults.rank(fault.level) if fault.level else 1.5 if (fault.severity or 0) > 1 else -1
+
+
+class Past:
+    """What is remembered of one chip. Times are monotonic; None: there was none."""
+
+    def __init__(self):
+        self.standing, self.signs = Standing(), degraded.Signs()
+        self.told = None  # whether kubelet was told Healthy; None: it was told nothing yet
+        self.reason = ""  # the last one
+        self.known_at = None  # when something was known last
+        self.fault_at, self.fault = None, ""  # the last fault: when it was there last, and which
+        self.well_since = None  # since when the chip has been without a fault on end
+        self.losses = []  # when it went out of service
+        self.flapping = False
+
+
+class Health:
+    """One for all chips of a node. memory: {key: Past}, to go on with after a change of settings; drop a key to forget a chip."""
+
+    def __init__(self, settings, levels, memory=None):
+        self.settings, self.levels = settings, levels
+        self.memory = {} if memory is None else memory
+
+    def judge(self, key, record, events, now, pressure=()):
+        """The Verdict on the chip with this lasting key.
+
+        record: of look.py; give the same object when it is judged again because time has passed. events: of this chip, in the order in
+        which they came. pressure: texts why its NUMA node is short of memory. now: monotonic seconds.
+        """
+        past = self.memory.setdefault(key, Past())
+        once, came = past.standing.take(record, events, now, self.levels)
+        codes = past.standing.faults(now, self.levels)
+        found = find(record, codes, self.settings.unhealthy_from)
+        if found.healthy is False:
+            due = self.fault(past, found, now, well_since=None)
+        elif any(unfit(fault, self.settings.unhealthy_from) for fault in once.values()):
+            # What happened once is over; the chip has to be well for recovery_seconds from now on.
+            due = self.fault(past, Finding(False, fault_text(once), True), now, well_since=now if found.healthy else None)
+        elif found.healthy is None:
+            due = self.unknown(past, found.reason, now)
+        else:
+            due = self.well(past, found.reason, now)
+        flapped = LINK_DOWN in came and past.standing.flapped(LINK_DOWN, now, self.settings.degraded_seconds)
+        signs = past.signs.judge(record, codes, once, now, flapped=flapped, pressure=pressure, settings=self.settings)
+        reviews = [due, signs.review, *past.standing.releases(self.levels)]
+        review = min((time for time in reviews if time is not None), default=None)
+        return Verdict(past.told, past.reason, signs.rank, signs.texts, review)
+
+    def fault(self, past, found, now, well_since):
+        if past.told and found.loss and self.settings.flap_count:
+            past.losses = [*past.losses, now][-self.settings.flap_count:]
+            many = len(past.losses) == self.settings.flap_count
+            past.flapping = past.flapping or (many and now - past.losses[0] <= self.settings.flap_window)
+        past.told, past.reason = False, found.reason
+        past.known_at = past.fault_at = now
+        past.fault, past.well_since = found.reason, well_since
+        return None if well_since is None else self.due(past)
+
+    def unknown(self, past, cause, now):
+        """The state stays for a while; what nobody can see is not counted as being well."""
+        past.well_since = None
+        if past.known_at is None:
+            past.told, past.reason, past.fault = False, cause, cause
+            return None
+        end = past.known_at + self.settings.keep_last_state
+        if now < end:
+            if past.told:
+                past.reason = f"last known state; {cause}"
+            return end
+        past.told, past.reason = False, f"no answer for more than {self.settings.keep_last_state:g} s: {cause}"
+        past.fault = cause
+        return None
+
+    def well(self, past, note, now):
+        past.known_at = now
+        if past.well_since is None:
+            past.well_since = now
+        due = now if past.told is not False else self.due(past)
+        if now >= due:
+            past.told, past.reason, past.flapping = True, note, False
+            return None
+        if past.flapping:
+            past.reason = (
+                f"went out of service {len(past.losses)} times within {self.settings.flap_window:g} s, so it stays out until it has been "
+                f"without a fault for {self.settings.flap_hold:g} s; the last one: {past.fault}"
+            )
+        else:
+            past.reason = f"has to be without a fault for {self.settings.recovery_seconds:g} s; the last one: {past.fault}"
+        return due
+
+    def due(self, past):
+        """When a chip that stays well takes work again."""
+        due = past.well_since + self.settings.recovery_seconds
+        return max(due, past.fault_at + self.settings.flap_hold) if past.flapping else due
 
 
 class Memory:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which fault codes stand on a chip, from what was polled and what events told, and which of them have come too often."""
+
+from collections import namedtuple
+
+from . import faults
+
+LINK_DOWN = "81078603"  # the vendor counts this one as a link that is down
+
+# level: word or None for a code that nobody knows; severity: 0 to 3 as an event told it, None for one that was only polled.
+Fault = namedtuple("Fault", "level severity")
+NEVER = float("-inf")
+
+
+class Standing:
+    """The codes of one chip. All times are monotonic.
+
+    An event counts at once. Only a poll that was asked after the newest event takes a code away again: an answer that is older does not
+    know of the event, and a recovery event may get lost or come twice, so that it alone makes no chip healthy.
+    """
+
+    def __init__(self):
+        self.codes = {}  # code: (whether it stands, time of its newest event, severity)
+        self.times = {}  # code: times at which it came, of codes that are counted
+        self.separated = {}  # code: when it was there last, of codes that came too often
+        self.polled = None  # the record that was taken last, and when it was asked for
+        self.asked = NEVER
+
+    def take(self, record, events, now, levels):
+        """The events of a chip and its record. Returns ({code: Fault} of what happened once, [codes that came]) of this time."""
+        once, came = {}, []
+        for event in events:
+            code, kind = event["code"], event["assertion"]
+            stands = self.codes.get(code, (False,))[0]
+            if kind == "once":
+                once[code] = Fault(levels.of(code), event["severity"])
+                came.append(code)
+            elif kind == "occur":
+                if not stands:
+                    came.append(code)
+                self.codes[code] = (True, now, event["severity"])
+            elif code in self.codes:
+                self.codes[code] = (False, now, self.codes[code][2])
+        self.poll(record, now, came)
+        for code in came:
+            self.count(code, now, levels)
+        for code in self.separated:
+            if code in self.codes:
+                self.separated[code] = now
+        return once, came
+
+    def poll(self, record, now, came):
+        if record is not self.polled:  # the same record again is no newer answer
+            self.polled, self.asked = record, record.get("asked_at") or now
+        codes = record.get("error_codes")
+        if codes is None and record.get("health_code") == 0:
+            codes = ()  # a driver that cannot list codes, but says that all is well
+        if codes is None:
+            return
+        for code in codes:
+            if code not in self.codes:
+                came.append(code)
+                self.codes[code] = (True, NEVER, None)
+        for code in [code for code in self.codes if code not in codes and self.codes[code][1] < self.asked]:
+            del self.codes[code]
+
+    def count(self, code, now, levels):
+        rule = levels.rule(code)
+        if rule is None and code != LINK_DOWN:
+            return
+        times = self.times.setdefault(code, [])
+        times.append(now)
+        del times[: -max(2, rule.times if rule else 0)]
+        if rule and len(times) >= rule.times and now - times[-rule.times] <= rule.window:
+            self.separated[code] = now
+
+    def flapped(self, code, now, seconds):
+        """Whether a counted code has come twice within so many seconds."""
+        times = self.times.get(code, ())
+        return len(times) > 1 and now - times[-2] <= seconds
+
+    def faults(self, now, levels):
+        """{code: Fault} of all that stands, a code that came too often with the level of its rule."""
+        found = {code: Fault(levels.of(code), severity) for code, (_stands, _time, severity) in self.codes.items()}
+        for code in list(self.separated):
+            rule, end = levels.rule(code), self.release(code, levels)
+            if rule is None or (end is not None and now >= end):
+                del self.separated[code]  # its time is over, or the rule was taken out of the file
+            else:
+                level = faults.worse(rule.level, levels.of(code))
+                found[code] = Fault(level, None)
+        return found
+
+    def release(self, code, levels):
+        """When a code that came too often is released by time alone; None: not by time."""
+        rule = levels.rule(code)
+        if rule is None or rule.release is None or code in self.codes:
+            return None
+        return self.separated[code] + rule.release
+
+    def releases(self, levels):
+        ends = [self.release(code, levels) for code in self.separated]
+        return [end for end in ends if end is not None]
