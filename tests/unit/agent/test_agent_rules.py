@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's decisions: health, preference, allocation, list, configuration. No process, no gRPC call."""
+"""The agent's decisions: preference, allocation, list, configuration. No process, no gRPC call."""
 
 from collections import namedtuple
 from types import SimpleNamespace
@@ -14,46 +14,10 @@ def agent(package):
     import npu_agent.allocate
     import npu_agent.board
     import npu_agent.config
-    import npu_agent.health
     import npu_agent.look
     import npu_agent.prefer
 
     return npu_agent
-
-
-# --- health
-
-@pytest.mark.parametrize(("record", "level", "healthy", "words"), [
-    ({"health_code": 0}, "major", True, ""),
-    ({"health_code": 1}, "major", True, "minor"),
-    ({"health_code": 1}, "minor", False, "minor"),
-    ({"health_code": 2}, "major", False, "major"),
-    ({"health_code": 2}, "critical", True, "major"),
-    ({"health_code": 3, "error_codes": ["80E01801"]}, "critical", False, "critical, error codes 80E01801"),
-    ({"health_code": 7}, "critical", False, "0x7"),
-    ({"health_code": 0xFFFFFFFF, "dropped": True}, "critical", False, "gone"),
-    ({"health_code": None, "dropped": True, "error": "-8012"}, "critical", False, "gone"),
-    ({"health_code": None, "error": "dcmi_get_device_health returned -8006"}, "major", None, "-8006"),
-    ({"health_code": None}, "major", None, "no health"),
-    ({"health_code": 0, "device_node_present": False, "device_node": "/dev/davinci3"}, "major", False, "/dev/davinci3 is missing"),
-    ({"health_code": 0, "driver_bound": False}, "major", False, "no driver"),
-])
-def test_health(agent, record, level, healthy, words):
-    found, reason = agent.health.judge(record, level)
-    assert found is healthy and words in reason
-
-
-def test_last_state_holds_for_its_time_only(agent):
-    memory = agent.health.Memory(30)
-    assert memory.settle(1, (None, "no answer"), 0) == (False, "no answer", False)  # never seen: no credit
-    assert memory.settle(1, (True, ""), 100) == (True, "", False)
-    healthy, reason, kept = memory.settle(1, (None, "no answer"), 130)
-    assert healthy and kept and "last known state" in reason
-    healthy, reason, _kept = memory.settle(1, (None, "no answer"), 130.1)
-    assert not healthy and "more than 30 s" in reason
-    assert memory.settle(1, (True, ""), 131)[0]
-    memory.settle(1, (False, "critical"), 132)
-    assert memory.settle(1, (None, "no answer"), 133)[0] is False  # the last state, also a bad one
 
 
 # --- preference
