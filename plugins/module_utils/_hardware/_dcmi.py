@@ -4,8 +4,18 @@
 """The child process that holds the vendor's DCMI library: JSON lines in on stdin, JSON lines out on stdout.
 
 A driver call can hang for ever, and a crash inside the library takes the process with it. So the library lives here and the caller
-(_dcmi_client.py) may kill this process at any time. The file runs by itself (`python3 _dcmi.py LIBRARY`) and from its source text,
-because an Ansible module has no file on the node; for the same reason it imports nothing but the standard library.
+(_dcmi_child.py) may kill this process at any time. The file runs by itself (`python3 _dcmi.py LIBRARY`) and from its code alone,
+because an Ansible module has no file on the node; for the same reason it imports nothing but the standard library, and little of that:
+on a node with an agent it stays in memory for ever.
+
+    {"id": 7, "cmd": "health"}          -> {"id": 7, "result": [record, ...]} or {"id": 7, "error": {"code", "message", ...}}
+      "skip": [[card_id, device_id]]       these are not asked; a device_id of null stands for the whole card
+      "only": [[card_id, device_id]]       these are asked, and no list of chips before
+      "progress": true                     {"id": 7, "at": [card_id, device_id]} before each chip, with a device_id of null before a card is
+                                           asked for its chips, and "at": null before the list of cards: so who hangs is known
+    {"cmd": "subscribe"}                -> {"result": {"subscribed", "why"}}; from then on {"event": {...}} at any time
+    {"cmd": "end"}                      ends this process, with {"ended": true}: at once, or when the call that is under way has come back
+When the channel closes the process ends within GRACE_SECONDS.
 
 Prototypes, struct layouts and codes: dcmi_interface_api.h of the vendor's open driver (gitcode.com/cann/driver, July 2026) and its
 API manuals for 910B, 910_93 and 950; sizes checked by compiling that header on a 64-bit machine.
@@ -18,7 +28,7 @@ import queue
 import sys
 import threading
 import time
-from ctypes import POINTER, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong
+from ctypes import POINTER, c_byte, c_char, c_float, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, c_ushort
 
 MAX_CARDS = 64
 MAX_DEVICES_IN_CARD = 4
@@ -26,6 +36,11 @@ MAX_ERROR_CODES = 128
 GRACE_SECONDS = 2.0  # for answers under way when the caller has closed the channel
 UNIT_NPU = 0
 DIE_VIRTUAL = 1
+SENSOR_THRESHOLDS = 9
+ECC_DDR, ECC_HBM = 0, 2
+SLICES, SLICE_TOTALS, SLICE_ONE = 52, 1, 0  # dcmi_get_device_info: virtual devices, all of a chip or one of them
+MAX_SLICES = 32
+ASSERTIONS = {0: "recover", 1: "occur", 2: "once"}
 HEALTH_ABSENT = 0xFFFFFFFF
 NOT_READY = -8012
 NOT_SUPPORTED = -8255
@@ -95,6 +110,44 @@ class MemoryInfo(ctypes.Structure):
     ]
 
 
+class EccInfo(ctypes.Structure):
+    _fields_ = [("enable_flag", c_int)] + [
+        (name, c_uint) for name in ("single", "double", "total_single", "total_double", "isolated_single", "isolated_double")
+    ]
+
+
+class SensorInfo(ctypes.Union):
+    _fields_ = [("temp", c_byte * 2), ("data", c_uint * 16)]  # of the thresholds: where it throttles, where it resets
+
+
+class SliceTotals(ctypes.Structure):
+    _fields_ = [
+        ("count", c_uint), ("ids", c_uint * MAX_SLICES), ("vfg_num", c_uint), ("vfg_bitmap", c_uint), ("base", c_ulonglong * 8),
+        ("aic", c_float), ("rest", c_uint * 37),
+    ]
+
+
+class SliceOne(ctypes.Structure):
+    _fields_ = [("vdev_id", c_uint), ("gap", c_uint), ("template", c_char * 16), ("rest", c_ulonglong * 30)]
+
+
+class EventFilter(ctypes.Structure):
+    _fields_ = [("flag", c_ulonglong), ("event_id", c_uint), ("severity", c_ubyte), ("node_type", c_ubyte), ("resv", c_ubyte * 32)]
+
+
+class FaultEvent(ctypes.Structure):
+    _fields_ = [
+        ("event_id", c_uint), ("deviceid", c_ushort), ("node", c_ubyte * 4), ("severity", c_ubyte), ("assertion", c_ubyte),
+        ("serial", c_int), ("notify_serial", c_int), ("raised", c_ulonglong), ("name", c_char * 256), ("rest", c_ubyte * 64),
+    ]
+
+
+class Event(ctypes.Structure):
+    _fields_ = [("type", c_uint), ("gap", c_uint), ("fault", FaultEvent)]
+
+
+HANDLER = ctypes.CFUNCTYPE(None, POINTER(Event))
+
 # Arguments that follow the chip: (card_id, device_id) in the first API, (dev_id) in the second one, which Ascend 950 needs.
 OF_CHIP: dict = {
     "get_device_type": [POINTER(c_uint)],
@@ -111,6 +164,9 @@ OF_CHIP: dict = {
     "get_device_utilization_rate": [c_int, POINTER(c_uint)],
     "get_device_hbm_info": [POINTER(HbmInfo)],
     "get_device_memory_info_v3": [POINTER(MemoryInfo)],
+    "get_device_ecc_info": [c_int, POINTER(EccInfo)],
+    "get_device_sensor_info": [c_int, POINTER(SensorInfo)],
+    "get_device_info": [c_int, c_uint, ctypes.c_void_p, POINTER(c_uint)],
 }
 OTHER = {
     "dcmi_init": [],
@@ -122,6 +178,8 @@ OTHER = {
     "dcmi_get_device_phyid_from_logicid": [c_uint, POINTER(c_uint)],
     "dcmi_get_card_elabel_v2": [c_int, POINTER(ElabelInfo)],
     "dcmi_mcu_get_power_info": [c_int, POINTER(c_int)],
+    "dcmi_subscribe_fault_event": [c_int, c_int, EventFilter, HANDLER],
+    "dcmiv2_subscribe_fault_event": [c_int, EventFilter, HANDLER],
     "dcmi_get_dcmi_version": [ctypes.c_char_p, c_uint],
     "dcmi_get_driver_version": [ctypes.c_char_p, c_uint],
     "dcmiv2_get_dcmi_version": [ctypes.c_char_p, c_uint],
@@ -177,6 +235,8 @@ class Library:
 
     def __init__(self, path):
         self.path, self.second = path, False
+        self.shape, self.known = None, {}  # cards with the number of their chips, and what stays while that is so
+        self.handler = None
         # Its dependencies look for symbols of each other, so they must be global.
         self.handle = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
@@ -230,45 +290,112 @@ class Library:
                     raise
         return answer
 
-    def places(self):
+    def places(self, tour):
         """Yield (Chip, None), or (Chip, error) for a card that does not tell how many chips it has."""
+        if tour.only:
+            candidates = [(place, None) for place in tour.only]
+        else:
+            candidates = self.listed(tour)
+            shape = [place for place, _error in candidates]
+            if shape != self.shape:
+                self.shape = shape
+                self.known.clear()
+        for (card_id, device_id), error in candidates:
+            if tour.passes(card_id, device_id):
+                continue
+            chip = Chip(card_id, device_id, (card_id,) if self.second else (card_id, device_id or 0))
+            if error is None:
+                tour.at(card_id, device_id)
+                if not self.is_npu(chip):
+                    continue
+            yield chip, error
+
+    def listed(self, tour):
+        """[((card_id, device_id), None)], and ((card_id, None), error) for a card that does not answer."""
         count, found = c_int(0), (c_int * MAX_CARDS)()
+        tour.at()
         if self.second:
             self.call("dcmiv2_get_device_list", found, ctypes.byref(count), MAX_CARDS)
-            for number in range(min(count.value, MAX_CARDS)):
-                yield Chip(found[number], 0, (found[number],)), None
-            return
+            return [((number, 0), None) for number in found[: min(count.value, MAX_CARDS)]]
         name = "dcmi_get_card_list" if self.has("dcmi_get_card_list") else "dcmi_get_card_num_list"
         self.call(name, ctypes.byref(count), found, MAX_CARDS)
+        candidates = []
         for card_id in found[: min(count.value, MAX_CARDS)]:
+            if tour.passes(card_id, None):
+                continue
+            tour.at(card_id)
             devices = c_int(0)
             try:
                 self.call("dcmi_get_device_num_in_card", card_id, ctypes.byref(devices))
+                candidates += [((card_id, number), None) for number in range(min(devices.value, MAX_DEVICES_IN_CARD))]
             except DcmiFailed as error:
-                yield Chip(card_id, None, (card_id, 0)), error
-                continue
-            for device_id in range(min(devices.value, MAX_DEVICES_IN_CARD)):
-                chip = Chip(card_id, device_id, (card_id, device_id))
-                if self.is_npu(chip):
-                    yield chip, None
+                candidates.append(((card_id, None), error))
+        return candidates
 
     def is_npu(self, chip):
         """Controllers (MCU, CPU) on the card have a device id of their own; a chip that does not answer stays in the list."""
-        kind = c_uint(UNIT_NPU)
-        try:
-            self.of_chip(chip, "get_device_type", ctypes.byref(kind))
-        except DcmiFailed:
-            return True
-        return kind.value == UNIT_NPU
+        if ("npu", chip.where) not in self.known:
+            kind = c_uint(UNIT_NPU)
+            try:
+                self.of_chip(chip, "get_device_type", ctypes.byref(kind))
+            except DcmiFailed:
+                return True
+            self.known["npu", chip.where] = kind.value == UNIT_NPU
+        return self.known["npu", chip.where]
 
     def ids(self, chip):
-        logic, physical = c_int(-1), c_uint(0)
-        if self.second:
-            self.call("dcmiv2_get_chip_phy_id_by_dev_id", chip.card_id, ctypes.byref(physical))
-            return chip.card_id, physical.value
-        self.call("dcmi_get_device_logic_id", ctypes.byref(logic), chip.card_id, chip.device_id)
-        self.call("dcmi_get_device_phyid_from_logicid", logic.value, ctypes.byref(physical))
-        return logic.value, physical.value
+        """(logic id, physical id)"""
+        if ("ids", chip.where) not in self.known:
+            logic, physical = c_int(chip.card_id), c_uint(0)
+            if self.second:
+                self.call("dcmiv2_get_chip_phy_id_by_dev_id", chip.card_id, ctypes.byref(physical))
+            else:
+                self.call("dcmi_get_device_logic_id", ctypes.byref(logic), chip.card_id, chip.device_id)
+                self.call("dcmi_get_device_phyid_from_logicid", logic.value, ctypes.byref(physical))
+            self.known["ids", chip.where] = logic.value, physical.value
+        return self.known["ids", chip.where]
+
+    def subscribe(self, tell):
+        """Have tell(event) called, in a thread of the driver's, for each fault event of all chips. Once in a process: the driver's rule."""
+        def heard(found):
+            fault = found.contents.fault
+            if found.contents.type == 0 and fault.assertion in ASSERTIONS:
+                # The vendor's device plugin reads deviceid as a logic id, and takes no time from the event: that of a recovery is wrong.
+                tell({"code": "%08X" % fault.event_id, "logic_id": fault.deviceid, "severity": fault.severity,
+                      "assertion": ASSERTIONS[fault.assertion], "serial": fault.serial})
+
+        if self.handler is None:
+            self.handler = HANDLER(heard)  # lives as long as the library may call it
+            try:
+                if self.second:
+                    self.call("dcmiv2_subscribe_fault_event", -1, EventFilter(), self.handler)
+                else:
+                    self.call("dcmi_subscribe_fault_event", -1, -1, EventFilter(), self.handler)
+            except DcmiFailed as error:
+                return {"subscribed": False, "why": str(error)}
+        return {"subscribed": True, "why": None}
+
+
+class Ended(Exception):
+    """The caller wants this process to end."""
+
+
+class Tour:
+    """Which chips a request is about, and where its answer has come to."""
+
+    def __init__(self, request, server):
+        self.id, self.server, self.progress = request.get("id"), server, request.get("progress")
+        self.only = [tuple(place) for place in request.get("only") or ()]
+        self.skip = {tuple(place) for place in request.get("skip") or ()}
+
+    def passes(self, card_id, device_id):
+        return (card_id, device_id) in self.skip or (card_id, None) in self.skip
+
+    def at(self, *place):
+        if self.server.ending:
+            raise Ended
+        if self.progress:
+            self.server.say({"id": self.id, "at": (place + (None,))[:2] if place else None})
 
 
 class Reader:
@@ -291,10 +418,10 @@ class Reader:
         return target
 
 
-def each_chip(library, fill, empty):
+def each_chip(library, tour, fill=None, **empty):
     """One record for each chip, whatever its neighbours do."""
     records = []
-    for chip, error in library.places():
+    for chip, error in library.places(tour):
         record = {"logic_id": None, "phy_id": None, "card_id": chip.card_id, "device_id": chip.device_id, "error": None}
         record.update(empty)
         records.append(record)
@@ -306,7 +433,8 @@ def each_chip(library, fill, empty):
             record["logic_id"], record["phy_id"] = library.ids(chip)
         except DcmiFailed as failed:
             record["error"] = failed.as_dict()
-        fill(reader, record)
+        if fill is not None:
+            fill(reader, record)
     return records
 
 
@@ -382,28 +510,77 @@ def fill_telemetry(reader, record):
         record["memory_used_mib"] = max(0, memory.memory_size - memory.memory_available)
 
 
+def fill_condition(reader, record):
+    degrees = reader.read("get_device_temperature", c_int(0))
+    record["temperature_c"] = None if degrees is None else degrees.value
+    limits = reader.read("get_device_sensor_info", SensorInfo(), SENSOR_THRESHOLDS)
+    if limits is not None and limits.temp[0] > 0:
+        record["temperature_limit_c"] = limits.temp[0]
+    # The 910 families count for their HBM only; chips without HBM have DDR.
+    ecc = reader.read("get_device_ecc_info", EccInfo(), ECC_HBM) or reader.read("get_device_ecc_info", EccInfo(), ECC_DDR)
+    if ecc is not None:
+        record["ecc"] = {"single": ecc.single, "double": ecc.double, "isolated": ecc.isolated_double}
+
+
+def fill_slices(reader, record):
+    """Static virtual devices of a chip, and its AI cores: a float, 1.0 on a 310B1."""
+    def ask(which, answer):
+        size = c_uint(ctypes.sizeof(answer))
+        reader.library.of_chip(reader.chip, "get_device_info", SLICES, which, ctypes.byref(answer), ctypes.byref(size))
+        return answer
+
+    try:
+        totals = ask(SLICE_TOTALS, SliceTotals())
+        record["aicore_count"] = round(totals.aic, 2) if totals.aic > 0 else None
+        found = [ask(SLICE_ONE, SliceOne(vdev_id=number)) for number in totals.ids[: min(totals.count, MAX_SLICES)]]
+        record["slices"] = [{"vdev_id": one.vdev_id, "template": text(one.template)} for one in found]
+    except DcmiFailed as error:
+        record["slices"] = [] if absent(error) else None
+        reader.keep(error)
+
+
+def identities(library, tour):
+    library.known.clear()  # a driver that was loaded anew may number its chips in another way
+    return each_chip(
+        library, tour, fill_identity, name=None, npu_name=None, aicore_count=None, pci_address=None, pci_vendor=None, pci_device=None,
+        pci_sub_vendor=None, pci_sub_device=None, vdie=None, serial=None, product_name=None,
+    )
+
+
 COMMANDS = {
-    "version": Library.version,
-    "chips": lambda library: each_chip(library, fill_identity, {
-        "name": None, "npu_name": None, "aicore_count": None, "pci_address": None, "pci_vendor": None, "pci_device": None,
-        "pci_sub_vendor": None, "pci_sub_device": None, "vdie": None, "serial": None, "product_name": None,
-    }),
-    "health": lambda library: each_chip(library, fill_health, {
-        "health": None, "health_code": None, "error_codes": None, "dropped": False,
-    }),
-    "telemetry": lambda library: each_chip(library, fill_telemetry, {
-        "temperature_c": None, "power_w": None, "aicore_percent": None, "vector_percent": None, "npu_percent": None,
-        "hbm_bandwidth_percent": None, "hbm_used_mib": None, "hbm_total_mib": None, "hbm_temperature_c": None,
-        "memory_used_mib": None, "memory_total_mib": None,
-    }),
+    "version": lambda library, tour: library.version(),
+    "open": lambda library, tour: library.version(),
+    "subscribe": lambda library, tour: library.subscribe(tour.server.tell),
+    "list": each_chip,
+    "chips": identities,
+    "health": lambda library, tour: each_chip(
+        library, tour, fill_health, health=None, health_code=None, error_codes=None, dropped=False),
+    "condition": lambda library, tour: each_chip(
+        library, tour, fill_condition, temperature_c=None, temperature_limit_c=None, ecc=None),
+    "slices": lambda library, tour: each_chip(library, tour, fill_slices, aicore_count=None, slices=None),
+    "telemetry": lambda library, tour: each_chip(
+        library, tour, fill_telemetry, temperature_c=None, power_w=None, aicore_percent=None, vector_percent=None, npu_percent=None,
+        hbm_bandwidth_percent=None, hbm_used_mib=None, hbm_total_mib=None, hbm_temperature_c=None, memory_used_mib=None,
+        memory_total_mib=None),
 }
 
 
 class Server:
     """Answers one request after the other; the library is opened by the first one that needs it."""
 
-    def __init__(self, path):
-        self.path, self.library = path, None
+    def __init__(self, path, channel):
+        self.path, self.channel, self.library = path, channel, None
+        self.ending = False
+        self.lock = threading.Lock()  # events come in a thread of the driver's
+
+    def say(self, message):
+        data = (json.dumps(message) + "\n").encode("ascii")
+        with self.lock:
+            while data:
+                data = data[os.write(self.channel, data):]
+
+    def tell(self, event):
+        self.say({"event": event})
 
     def answer(self, request):
         command = request.get("cmd")
@@ -412,11 +589,9 @@ class Server:
                 library = Library(self.path)
                 library.init()
                 self.library = library
-            if command == "open":
-                command = "version"
             if command not in COMMANDS:
                 return {"error": {"code": "dcmi_command", "message": "there is no command %r" % (command,)}}
-            return {"result": COMMANDS[command](self.library)}
+            return {"result": COMMANDS[command](self.library, Tour(request, self))}
         except DcmiFailed as error:
             return {"error": error.as_dict()}
         except OSError as error:
@@ -430,36 +605,42 @@ def main(path):
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     requests = queue.Queue()
+    server = Server(path, channel_out)
 
     def listen():
         with os.fdopen(channel_in, "rb") as lines:
             for line in lines:
-                requests.put(line)
+                try:
+                    request = json.loads(line.decode("utf-8"))
+                    server.ending = server.ending or request.get("cmd") == "end"
+                except (ValueError, AttributeError) as error:
+                    request = error
+                requests.put(request)
         requests.put(None)
         time.sleep(GRACE_SECONDS)
         os._exit(1)  # nobody listens any more, and the other thread hangs in the driver
 
-    def say(message):
-        data = (json.dumps(message) + "\n").encode("ascii")
-        while data:
-            data = data[os.write(channel_out, data):]
-
-    say({"ready": os.getpid()})
+    server.say({"ready": os.getpid()})
     listener = threading.Thread(target=listen)
     listener.daemon = True
     listener.start()
-    server = Server(path)
     while True:
-        line = requests.get()
-        if line is None:
-            return
-        try:
-            request = json.loads(line.decode("utf-8"))
-            reply = server.answer(request)
-            reply["id"] = request.get("id")
-        except (ValueError, AttributeError) as error:
-            reply = {"id": None, "error": {"code": "dcmi_request", "message": "the request is not one JSON object: %s" % error}}
-        say(reply)
+        request = requests.get()
+        if request is None:
+            os._exit(0)  # no orderly end: threads of the driver's may be about
+        reply = {"id": None}
+        if isinstance(request, Exception):
+            reply["error"] = {"code": "dcmi_request", "message": "the request is not one JSON object: %s" % request}
+        elif not server.ending:
+            try:
+                reply = server.answer(request)
+                reply["id"] = request.get("id")
+            except Ended:
+                pass
+        if server.ending:
+            server.say({"ended": True})
+            os._exit(0)
+        server.say(reply)
 
 
 if __name__ == "__main__":

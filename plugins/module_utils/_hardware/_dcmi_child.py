@@ -1,0 +1,152 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One process with the vendor's DCMI library in it, as its caller holds it: start, lines there and back, kill. _dcmi.py runs inside."""
+
+import errno
+import json
+import marshal
+import os
+import signal
+import subprocess
+import sys
+
+from . import _dcmi
+
+# Reads the child's code from stdin, so that it needs no file (a module of Ansible is imported from a zip) and compiles nothing.
+BOOTSTRAP = "import sys, marshal; exec(marshal.loads(sys.stdin.buffer.read(int(sys.argv[1]))))"
+NOISE_BYTES = 4096
+
+
+class DcmiError(Exception):
+    """What went wrong: code (dcmi_library_missing, dcmi_library_unsafe, dcmi_library_unusable, dcmi_failed, dcmi_timeout,
+    dcmi_child_died), message, details."""
+
+    def __init__(self, message, code, **details):
+        Exception.__init__(self, message)
+        self.message, self.code, self.details = message, code, details
+
+    def as_dict(self):
+        answer = dict(self.details)
+        answer.update(code=self.code, message=self.message)
+        return answer
+
+
+def library_path(install_path="/usr/local/Ascend"):
+    """LD_LIBRARY_PATH for the vendor's libraries and tools: they need each other (libc_sec.so, libdrvdsmi_host.so, libascend_hal.so)."""
+    driver = os.path.join(install_path, "driver", "lib64")
+    return ":".join([driver, os.path.join(driver, "common"), os.path.join(driver, "driver")])
+
+
+class Child:
+    """Starts at once; nothing here waits but `reap`. `argv` replaces the command line (the library is its last argument).
+
+    `output` is the descriptor to poll: `read` takes what is there, then `line` gives one message after the other.
+    """
+
+    def __init__(self, library, install_path="/usr/local/Ascend", argv=None):
+        environment = dict(os.environ)
+        inherited = environment.get("LD_LIBRARY_PATH")
+        environment["LD_LIBRARY_PATH"] = library_path(install_path) + (":" + inherited if inherited else "")
+        environment["LC_ALL"] = "C"
+        code = b""
+        argv = list(argv or [])
+        if not argv:
+            code = marshal.dumps(_dcmi.__spec__.loader.get_code(_dcmi.__name__))
+            argv = [sys.executable, "-I", "-S", "-c", BOOTSTRAP, str(len(code))]
+        self.noise, self._noise, self._buffer, self.ended = None, b"", b"", False
+        self.noise, write_end = os.pipe()
+        os.set_blocking(self.noise, False)
+        os.set_blocking(write_end, False)  # the library's own chatter must never block the child: what does not fit is lost
+        try:
+            self.process = subprocess.Popen(
+                argv + [library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=write_end, bufsize=0,
+                env=environment, start_new_session=True, cwd="/",
+            )
+        except OSError as error:
+            os.close(self.noise)
+            raise DcmiError("the DCMI child cannot be started: %s" % error, "dcmi_child_died") from None
+        finally:
+            os.close(write_end)
+        self.pid, self.output = self.process.pid, self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+        self._write(code, "start")
+
+    def send(self, request):
+        """request: a dict with cmd; DcmiError when nobody takes it."""
+        self._write((json.dumps(request) + "\n").encode("ascii"), request["cmd"])
+
+    def _write(self, data, command):
+        try:
+            while data:
+                data = data[self.process.stdin.write(data):]
+        except OSError as error:
+            raise self.broken("takes no request: %s" % error, command) from None
+
+    def read(self):
+        """Take in what the child has said. False when it will say no more."""
+        try:
+            while not self.ended:
+                data = os.read(self.output, 65536)
+                self.ended = not data
+                self._buffer += data
+        except OSError as error:
+            self.ended = error.errno not in (errno.EAGAIN, errno.EINTR)
+        return not self.ended
+
+    def line(self, command):
+        """The next whole message, None when there is none yet; DcmiError when it is none of ours."""
+        if b"\n" not in self._buffer:
+            return None
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            message = json.loads(line.decode("utf-8"))
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise self.broken("answered what is not a JSON object: %r" % line[:200], command)
+        return message
+
+    def broken(self, what, command):
+        """The error for a child that did what it should not, with how it ended and its last words."""
+        how = ""
+        if self.reap(0.5):
+            status = self.process.returncode
+            how = " by signal %d" % abs(status) if status < 0 else " with status %d" % status
+        return DcmiError("the DCMI child %s%s during %r%s" % (what, how, command, self.heard()), "dcmi_child_died", command=command)
+
+    def heard(self):
+        """What the library printed, as the end of a sentence."""
+        try:
+            while True:
+                data = os.read(self.noise, 65536)
+                if not data:
+                    break
+                self._noise = (self._noise + data)[-NOISE_BYTES:]
+        except OSError:
+            pass  # nothing more to read for now
+        said = self._noise.decode("utf-8", "replace").strip()
+        return "; it said: %s" % said if said else ""
+
+    def kill(self):
+        """Ask the kernel to end it. It cannot before the driver lets go of it: a process may sleep there for ever."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+    def reap(self, seconds=0.0):
+        """True when the process is no more."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self):
+        """Let go of its channels; a child that is alive sees that and ends."""
+        for end in (self.process.stdin, self.process.stdout):
+            end.close()
+        if self.noise is not None:
+            os.close(self.noise)
+            self.noise = None
