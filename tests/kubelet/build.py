@@ -76,7 +76,7 @@ def build(out: Path, python_version: str, arch: str, status_seconds: float) -> N
             archive.extractall(root / HOME / "site-packages")
     for source in sorted((HERE / "kubelet_standin").glob("*.py")):
         write(root / HOME / "kubelet_standin" / source.name, source.read_text())
-    write(root / "usr/local/bin/kubelet-ctl", COMMAND.format(module="control"), 0o755)
+    write(root / "usr/local/bin/kubelet-ctl", COMMAND.format(module="ctl"), 0o755)
     write(root / "usr/bin/kubelet", COMMAND.format(module="kubelet"), 0o755)
     write(root / UNITS / "kubelet.service", UNIT.format(status_seconds=f"{status_seconds:g}"))
     wanted = root / UNITS / "multi-user.target.wants/kubelet.service"

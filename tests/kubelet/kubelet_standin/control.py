@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stand-in's own handle: one JSON object a line on a unix socket, and `kubelet-ctl`, which speaks it."""
+"""The stand-in's own handle: one JSON object a line on a unix socket. `kubelet-ctl` (ctl.py) speaks it, and tests by `ask`."""
 
-import argparse
 import json
 import os
 import socket
 import socketserver
-import sys
 import threading
 import time
 
-from .devices import AdmissionError
+from .pods import AdmissionError
 
 SOCKET = "/run/kubelet-standin.sock"
 
@@ -64,48 +62,3 @@ def wait(path, seconds=30.0):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(prog="kubelet-ctl", description="Ask the kubelet stand-in, or have it do something.")
-    parser.add_argument("--socket", default=os.environ.get("KUBELET_STANDIN_SOCKET", SOCKET))
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("nodes", help="capacity and allocatable as the last node status update had them")
-    commands.add_parser("allocatable", help="devices that can be allocated, by resource, at this moment")
-    commands.add_parser("capacity", help="devices that there are, by resource, at this moment")
-    commands.add_parser("devices", help="each device with its health and NUMA nodes")
-    commands.add_parser("registrations", help="Register calls that came in")
-    commands.add_parser("pods", help="pods with their devices")
-    allocate = commands.add_parser("allocate", help="admit a pod that asks for N of RESOURCE")
-    allocate.add_argument("count", type=int)
-    allocate.add_argument("resource")
-    allocate.add_argument("--pod", default=f"pod-{os.getpid()}")
-    delete = commands.add_parser("delete", help="end a pod")
-    delete.add_argument("pod")
-    join = commands.add_parser("join", help="report the node's status to an API server, also after a restart")
-    join.add_argument("--server", required=True, metavar="URL", help="HOST:PORT means http")
-    join.add_argument("--token", default="", help="bearer token")
-    restart = commands.add_parser("restart", help="as systemctl restart kubelet does")
-    restart.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="time between stop and start")
-    options = vars(parser.parse_args(argv))
-    path, name = options.pop("socket"), options.pop("command")
-    try:
-        if name == "restart":
-            before = ask(path, name="info")["start"]
-            ask(path, name=name, **options)
-            while True:
-                time.sleep(0.05)
-                answer = wait(path, 30 + options["down"])
-                if answer["start"] != before:
-                    break
-        else:
-            answer = ask(path, name=name, **options)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(json.dumps(answer, indent=2, sort_keys=True))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

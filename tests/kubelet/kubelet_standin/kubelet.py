@@ -4,139 +4,148 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
-import urllib.request
 
-from . import service
+from . import node, registration, topology
 from .control import SOCKET, Control
-from .devices import Manager
+from .devices import GRACE_SECONDS, Devices
+from .journal import Journal
+from .podresources import PodResources
+from .pods import Pods, one_container
+from .registration import Registration
+from .rough import Rough
+
+NEXT = "KUBELET_STANDIN_NEXT"  # how the process that follows a restart is to begin
 
 
 def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
-class NodeStatus(threading.Thread):
-    """Kubelet tells the API server every 10 s, so what people see is that late (measured); `seconds` makes it another period."""
-
-    def __init__(self, manager, options):
-        super().__init__(daemon=True)
-        self.manager, self.options = manager, options
-        self.last = {"capacity": {}, "allocatable": {}}
-        self.error = None
-        self.kept = os.path.join(os.path.dirname(options.plugins), "standin-join.json")
-        self.joined = read_json(self.kept)
-
-    def join_cluster(self, server, token):
-        self.joined = {"server": server if "://" in server else f"http://{server}", "token": token}
-        with open(os.open(self.kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(self.joined, stream)
-        self.report()
-
-    def run(self):
-        while True:
-            try:
-                self.report()
-                self.error = None
-            except OSError as error:
-                if str(error) != self.error:
-                    log(f"node status: {error}")
-                self.error = str(error)
-            time.sleep(self.options.status_seconds)
-
-    def report(self):
-        self.last = self.manager.numbers()
-        if not self.joined:
-            return
-        numbers = {key: {name: str(count) for name, count in value.items()} for key, value in self.last.items()}
-        url = f"{self.joined['server']}/api/v1/nodes/{self.options.node}/status"
-        headers = {"Content-Type": "application/strategic-merge-patch+json"}
-        if self.joined["token"]:
-            headers["Authorization"] = f"Bearer {self.joined['token']}"
-        request = urllib.request.Request(url, json.dumps({"status": numbers}).encode(), headers, method="PATCH")  # noqa: S310  http(s) or nothing
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as response:
-            response.read()
-
-
-def read_json(path):
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except (OSError, ValueError):
-        return None
-
-
 class Kubelet:
-    def __init__(self, options):
+    def __init__(self, options, begin):
         self.options, self.start = options, time.time()
-        service.clean(options.plugins)
-        self.manager = Manager(options.plugins, options.topology_policy, options.numa_nodes)
-        self.registration, self.servers = service.start(self.manager, options.pod_resources, log)
-        self.status = NodeStatus(self.manager, options)
+        self.socket = os.path.join(options.plugins, "kubelet.sock")
+        if begin.get("replace_folder") and os.path.isdir(options.plugins):
+            # Moved away in one step: a plugin that puts its socket back while a folder is being emptied would keep it from going.
+            os.rename(options.plugins, options.plugins + ".old")
+            shutil.rmtree(options.plugins + ".old", ignore_errors=True)
+        os.makedirs(options.plugins, exist_ok=True)
+        inode = os.lstat(self.socket).st_ino if begin.get("same_inode") else None
+        self.journal, self.rough = Journal(), Rough(options.rough)
+        self.devices = Devices(self.journal, options.grace_seconds)
+        self.pods = Pods(self.devices, options.plugins, options.topology_policy, options.numa_nodes, options.cdi_folders)
+        self.pods.load(begin.get("reboot", False))
+        self.registration = Registration(self.devices, options.plugins, self.rough, log, options.dial_seconds)
+        self.servers = [registration.serve(self.registration, inode), PodResources(self.devices, self.pods).serve(options.pod_resources)]
+        if inode and os.lstat(self.socket).st_ino != inode:
+            log("kubelet.sock has another inode: this file system does not give a number away twice")
+        kept = os.path.join(os.path.dirname(options.plugins), "standin-join.json")
+        self.status = node.NodeStatus(self.devices, options.node, options.status_seconds, kept, log)
         self.status.start()
+        threading.Thread(target=self.sync, daemon=True).start()
         self.control = Control(options.control, self)
+
+    def sync(self):
+        while True:
+            time.sleep(self.options.sync_seconds)
+            self.pods.retry()
 
     def command(self, name, **arguments):
         return getattr(self, "do_" + name)(**arguments)
 
     def do_info(self):
-        return {"start": self.start, "pid": os.getpid(), "node": self.options.node}
+        return {"start": self.start, "pid": os.getpid(), "node": self.options.node, "inode": os.lstat(self.socket).st_ino}
+
+    # The node.
 
     def do_nodes(self):
         return {self.options.node: self.status.last}
 
     def do_allocatable(self):
-        return self.manager.numbers()["allocatable"]
+        return self.devices.numbers()["allocatable"]
 
     def do_capacity(self):
-        return self.manager.numbers()["capacity"]
+        return self.devices.numbers()["capacity"]
+
+    def do_report(self):
+        self.status.report()
+        return self.status.last
 
     def do_join(self, server, token=""):
         self.status.join_cluster(server, token)
         return {"node": self.options.node, "server": server}
 
+    # Plugins.
+
     def do_devices(self):
-        with self.manager.lock:
-            return {
-                name: {device: {"healthy": device in resource.healthy, "numa": resource.numa.get(device, [])}
-                       for device in sorted(resource.healthy | resource.unhealthy)}
-                for name, resource in self.manager.resources.items()
-            }
+        return self.devices.describe()
 
     def do_registrations(self):
         return self.registration.requests
 
-    def do_calls(self, resource):
-        client = self.manager.resources[resource].client
-        return client.calls if client else []
+    def do_plugins(self):
+        return self.registration.describe()
 
-    def do_allocate(self, count, resource, pod):
-        return self.manager.allocate(count, resource, pod)
+    def do_calls(self, resource):
+        return list(self.registration.calls[resource])
+
+    def do_history(self, after=0, kind=None, resource=None, seconds=0.0):
+        return self.journal.read(after, kind, resource, seconds)
+
+    # Pods.
+
+    def do_allocate(self, count, resource, pod, env=None, schedule=None):
+        return self.do_create(one_container(pod, count, resource, env), schedule)
+
+    def do_create(self, manifest, schedule=None):
+        pod = self.pods.add(manifest)
+        if schedule is None or node.schedule(self.status, self.pods.pods, pod, schedule):
+            self.pods.run(pod)
+        return self.pods.describe(pod)
 
     def do_pods(self):
-        with self.manager.lock:
-            return dict(self.manager.pods)
+        return {key: self.pods.describe(pod) for key, pod in list(self.pods.pods.items())}
 
     def do_delete(self, pod):
-        self.manager.delete(pod)
+        self.pods.delete(pod)
         return pod
 
-    def do_restart(self, down=0.0):
-        threading.Timer(0.05, again, [down]).start()
+    def do_finish(self, pod):
+        self.pods.finish(pod)
+        return pod
+
+    # Trouble.
+
+    def do_end_stream(self, resource):
+        return self.registration.end_stream(resource)
+
+    def do_drop_socket(self):
+        os.unlink(self.socket)
+        return self.socket
+
+    def do_rough(self, **values):
+        self.rough.change(values.items())
+        return self.rough.values
+
+    def do_restart(self, down=0.0, same_inode=False, replace_folder=False, reboot=False):
+        begin = {"down": down, "same_inode": same_inode, "replace_folder": replace_folder, "reboot": reboot}
+        threading.Timer(0.05, again, [begin]).start()
         return "restarting"
 
 
-def again(down):
+def again(begin):
     """A new process image closes every socket and removes none, as the end of a kubelet does."""
-    log(f"restarting after {down} s")
-    os.environ["KUBELET_STANDIN_DOWN"] = str(down)
+    log(f"restarting: {begin}")
+    os.environ[NEXT] = json.dumps(begin)
     # By its own path where it has one: a process keeps the name of what was executed.
-    program, words = (sys.argv[0], sys.argv) if os.access(sys.argv[0], os.X_OK) else (sys.executable, sys.orig_argv)
-    os.execv(program, words)  # noqa: S606  no shell is wanted
+    if os.access(sys.argv[0], os.X_OK):
+        os.execv(sys.argv[0], sys.argv)  # noqa: S606  no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", __package__, *sys.argv[1:]])  # noqa: S606
 
 
 def parse(argv):
@@ -148,8 +157,14 @@ def parse(argv):
     parser.add_argument("--control", default=env("KUBELET_STANDIN_SOCKET", SOCKET))
     parser.add_argument("--node", default=env("KUBELET_STANDIN_NODE") or os.uname().nodename)
     parser.add_argument("--status-seconds", type=float, default=float(env("KUBELET_STANDIN_STATUS_SECONDS", "10")))
-    parser.add_argument("--topology-policy", choices=["none", "restricted"], default=env("KUBELET_STANDIN_TOPOLOGY_POLICY", "none"))
-    parser.add_argument("--numa-nodes", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
+    parser.add_argument("--topology-policy", choices=topology.POLICIES, default=env("KUBELET_STANDIN_TOPOLOGY_POLICY", "none"))
+    parser.add_argument("--numa-nodes", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1], metavar="N,N")
+    parser.add_argument("--cdi-folders", type=lambda text: text.split(","), metavar="DIR,DIR",
+                        help="the engine has CDI and reads specifications there; without this option it has none")
+    parser.add_argument("--grace-seconds", type=float, default=GRACE_SECONDS, help="until the capacity of a lost plugin is 0")
+    parser.add_argument("--dial-seconds", type=float, default=registration.DIAL_SECONDS, help="for which Register waits for a plugin")
+    parser.add_argument("--sync-seconds", type=float, default=10.0, help="until a container that could not be created is tried again")
+    parser.add_argument("--rough", action="append", default=[], metavar="NAME=VALUE", help="list=0, dial_delay=SECONDS, refuse=1")
     parser.add_argument("--container-runtime-endpoint", metavar="ADDRESS", help="of the engine, for those who look; pods run nowhere")
     parser.add_argument("--version", action="version", version="Kubernetes v1.36.0")
     return parser.parse_args(argv)
@@ -157,11 +172,12 @@ def parse(argv):
 
 def main(argv=None):
     options = parse(argv)
-    time.sleep(float(os.environ.pop("KUBELET_STANDIN_DOWN", "0")))
+    begin = json.loads(os.environ.pop(NEXT, "{}"))
+    time.sleep(begin.get("down", 0.0))
     # Waited for, not handled: a handler would not run while gRPC's threads take the signals and this one sleeps.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    Kubelet(options)
+    Kubelet(options, begin)
     log(f"kubelet stand-in: node {options.node}, plugins in {options.plugins}, control at {options.control}")
     signal.sigwait(ends)
     os._exit(0)  # nothing is closed and nothing removed: a kubelet that stops leaves its folders as they are (measured)

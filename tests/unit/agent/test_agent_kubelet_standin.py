@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from agent_rig import until
-from kubelet_standin import api, service, wire
+from kubelet_standin import api, registration as service, wire
 
 NAME = "example.com/npu"
 
