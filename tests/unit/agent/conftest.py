@@ -7,6 +7,7 @@ import sys
 import agent_rig as rigs
 import delivery_rig
 import pytest
+from kubelet_rig import kubelet, kubelet_rig, odd  # noqa: F401  fixtures
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 

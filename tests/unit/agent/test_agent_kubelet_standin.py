@@ -1,235 +1,282 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kubelet stand-in keeps to what was measured, with a plugin that has nothing of the agent."""
+"""The kubelet stand-in keeps to what was measured: registration, capacity and allocatable. Its plugin has nothing of the agent.
+tests/kubelet/README.md says which row of the measurements is shown by which test."""
 
-import os
-import socket
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from agent_rig import until
-from kubelet_standin import api, registration as service, wire
+from agent_rig import REPO, until
+from kubelet_standin import registration
+from kubelet_standin.devices import GRACE_SECONDS
+from odd_plugin import NAME, THREE, device
 
-NAME = "example.com/npu"
-
-
-class OddPlugin:
-    """A device plugin that sends what it is told to."""
-
-    def __init__(self, folder, endpoint="odd.sock"):
-        self.endpoint, self.devices, self.waits, self.allocated = endpoint, [], __import__("threading").Event(), []
-        self.options = {"pre_start_required": False, "get_preferred_allocation_available": True}
-        self.response = {"container_responses": [{"envs": {"A": "1"}}]}
-        self.refusal = None
-        self.preferred = []
-        self.folder = folder
-        self.server = grpc.server(ThreadPoolExecutor(8))
-
-        def unary(method, request, answer):
-            return grpc.unary_unary_rpc_method_handler(method, lambda data: wire.decode(request, data), lambda m: wire.encode(answer, m))
-
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {
-            "GetDevicePluginOptions": unary(lambda _r, _c: self.options, api.EMPTY, api.OPTIONS),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch, None, lambda m: wire.encode(api.DEVICES, m)),
-            "GetPreferredAllocation": unary(self.prefer, api.PREFERRED_REQUEST, api.PREFERRED_RESPONSE),
-            "Allocate": unary(self.allocate, api.ALLOCATE_REQUEST, api.ALLOCATE_RESPONSE),
-        }),))
-        self.server.add_insecure_port(f"unix://{folder}/{endpoint}")
-        self.server.start()
-
-    def list_and_watch(self, _request, context):
-        while context.is_active():
-            devices = self.devices
-            yield {"devices": devices}
-            while self.devices is devices and context.is_active():
-                if self.waits.wait(0.02):
-                    return
-
-    def prefer(self, request, _context):
-        return {"container_responses": [{"deviceIDs": self.preferred}]}
-
-    def allocate(self, request, context):
-        if self.refusal:
-            context.abort(grpc.StatusCode.INTERNAL, self.refusal)
-        self.allocated.append(request["container_requests"][0]["devices_ids"])
-        return self.response
-
-    def register(self, name=NAME, version="v1beta1"):
-        with grpc.insecure_channel(f"unix://{self.folder}/kubelet.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            call = channel.unary_unary("/v1beta1.Registration/Register", lambda m: wire.encode(api.REGISTER, m))
-            call({"version": version, "endpoint": self.endpoint, "resource_name": name, "options": self.options}, timeout=15)
+# Registration.
 
 
-def device(name, health="Healthy", numa=None):
-    return {"ID": name, "health": health, "topology": None if numa is None else {"nodes": [{"ID": numa}]}}
+def test_options_are_asked_for_inside_register_and_the_list_follows(odd):
+    rig, plugin = odd
+    begun = time.monotonic()
+    plugin.register()
+    assert plugin.called("GetDevicePluginOptions") and begun < plugin.when("GetDevicePluginOptions")
+    rig.serving(3, 3)
+    assert [name for name, _time, _asked in plugin.calls] == ["GetDevicePluginOptions", "ListAndWatch"]
+    (request,) = rig.ask("registrations")
+    assert request["endpoint"] == "odd.sock" and request["options"] == plugin.options
 
 
-@pytest.fixture
-def odd(rig):
-    rig.kubelet()
-    plugin = OddPlugin(rig.plugins)
-    plugin.devices = [device("a"), device("b"), device("c")]
-    yield rig, plugin
-    plugin.server.stop(0)
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(12.0, marks=pytest.mark.long)])
+def test_register_takes_as_long_as_the_options(odd, seconds):
+    rig, plugin = odd
+    plugin.options_seconds = seconds
+    begun = time.monotonic()
+    plugin.register()
+    assert time.monotonic() - begun >= seconds
+    rig.serving(3, 3)
 
 
-def numbers(rig, name=NAME):
-    return rig.ask("allocatable").get(name), rig.ask("capacity").get(name)
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(15.0, marks=pytest.mark.long)])
+def test_capacity_appears_with_the_first_list(odd, seconds):
+    rig, plugin = odd
+    plugin.first_list_seconds = seconds
+    plugin.register()
+    assert rig.numbers() == (None, None)
+    rig.serving(3, 3)
+    (first,) = rig.ask("history", kind="list")
+    assert first["time"] - plugin.when("ListAndWatch") >= seconds
+    assert "refused" not in rig.text() and rig.ask("plugins")[NAME]["streams"] == 1
 
 
 @pytest.mark.parametrize(("name", "good"), [
     ("huawei.com/Ascend910", True), ("huawei.com/Ascend910-share", True), ("rocknpu.device/npu", True), ("Rockchip.device/npu", False),
-    ("rock_npu/x", False), ("npu", False), ("kubernetes.io/npu", False), ("requests.x/npu", False),
+    ("rock_npu/x", False), ("npu", False), ("kubernetes.io/npu", False), ("requests.x/npu", False), ("x.kubernetes.io/npu", False),
+    ("a/" + "b" * 63, True), ("a/" + "b" * 64, False), ("a/b/c", False), ("a/-b", False), ("/b", False), ("a/", False),
+    ("a." * 121 + "a/b", True), ("a." * 122 + "a/b", False), ("huawei.com/Ascend910\n", False),
 ])
 def test_names(name, good):
-    assert service.valid_name(name) is good
+    assert registration.valid_name(name) is good
 
 
-def test_refusal_in_the_measured_words(odd):
+@pytest.mark.parametrize("name", ["Rockchip.device/npu", "rock_npu/x", "npu", "kubernetes.io/npu", "requests.x/npu"])
+def test_refusal_in_the_measured_words(odd, name):
     _rig, plugin = odd
     with pytest.raises(grpc.RpcError) as error:
-        plugin.register("Rockchip.device/npu")
-    assert error.value.code() == grpc.StatusCode.UNKNOWN and error.value.details() == 'the ResourceName "Rockchip.device/npu" is invalid'
-    with pytest.raises(grpc.RpcError):
+        plugin.register(name)
+    assert error.value.code() == grpc.StatusCode.UNKNOWN and error.value.details() == f'the ResourceName "{name}" is invalid'
+
+
+def test_other_refusals(kubelet):
+    rig, plugin = kubelet("--dial-seconds", "0.3")
+    with pytest.raises(grpc.RpcError, match=r'API version \\?"v1alpha\\?" is not supported by kubelet'):
         plugin.register(version="v1alpha")
+    plugin.server.stop(0).wait()
+    with pytest.raises(grpc.RpcError, match="failed to dial device plugin: context deadline exceeded"):
+        plugin.register()
+    assert rig.numbers() == (None, None)
 
 
-def test_capacity_and_allocatable(odd):
+def test_a_second_registration_leaves_no_gap(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    plugin.devices = [device("a"), device("b", "Unhealthy"), device("c", "Degraded")]
-    until(lambda: numbers(rig) == (1, 3))
-    plugin.devices = [device("a"), device("a", "Unhealthy"), device("b")]
-    until(lambda: numbers(rig) == (2, 3))  # three for two ids
-    plugin.devices = []
-    until(lambda: numbers(rig) == (0, 0))
-    plugin.devices = [device("a")]
-    until(lambda: numbers(rig) == (1, 1))
-    until(lambda: rig.ask("nodes")["rig"] == {"allocatable": {NAME: 1}, "capacity": {NAME: 1}})
-    plugin.waits.set()  # the plugin ends the stream
-    until(lambda: numbers(rig) == (0, 1))
+    rig.serving(3, 3)
+    plugin.register()
+    until(lambda: len(rig.ask("history", kind="list")) == 2)
+    assert {(entry["healthy"], entry["total"]) for entry in rig.ask("history", kind="list")} == {(3, 3)}
+    assert rig.ask("history", kind="end") == [] and rig.ask("plugins")[NAME]["streams"] == 2 and rig.numbers() == (3, 3)
 
 
-def test_a_list_over_4_mib_ends_the_stream(odd):
+def test_the_late_end_of_the_first_stream_takes_the_second(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    plugin.devices = [device("x" * 200 + str(n)) for n in range(30000)]
-    until(lambda: numbers(rig) == (0, 3))
-    assert "received message larger than max" in rig.processes[0].text().lower()
+    plugin.register()
+    until(lambda: plugin.streams == 2)
+    plugin.end(1)
+    rig.serving(0, 3)
+    until(lambda: 2 in plugin.ended, what="the plugin sees the end of its second stream")
+    assert rig.ask("plugins")[NAME]["streams"] == 0
+    plugin.register()
+    rig.serving(3, 3)
 
 
-def test_second_registration_keeps_the_devices(odd):
+def test_an_old_stream_that_ended_first_does_no_harm(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
+    rig.serving(3, 3)
+    plugin.end(1)
+    rig.serving(0, 3)
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    assert len(rig.ask("registrations")) == 2
+    rig.serving(3, 3)
 
 
-def test_restart_deletes_sockets_and_nothing_else(odd):
+def test_lists_of_both_streams_count(kubelet):
+    rig, old = kubelet()
+    old.register()
+    new = rig.plugin("new.sock", [device("x")])
+    new.register()
+    rig.serving(1, 1)
+    old.push(*THREE, device("d"))
+    rig.serving(4, 4)
+    assert rig.allocate(1, "one")["phase"] == "Running"
+    assert new.called("Allocate") and not old.called("Allocate")  # the newest one answers
+
+
+# Capacity and allocatable.
+
+
+def test_only_healthy_counts(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    rig.ask("allocate", count=1, resource=NAME, pod="kept")
-    (rig.plugins / "file").write_text("x")
-    (rig.plugins / "folder").mkdir()
-    stray = socket.socket(socket.AF_UNIX)
-    stray.bind(str(rig.plugins / "stray.sock"))
-    before = os.stat(rig.plugins / "kubelet.sock")
-    rig.restart_kubelet()
-    left = {path.name for path in rig.plugins.iterdir()}
-    assert left == {"kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION", "file", "folder"}
-    after = os.stat(rig.plugins / "kubelet.sock")
-    assert (before.st_ino, before.st_ctime_ns) != (after.st_ino, after.st_ctime_ns)
-    assert numbers(rig) == (0, 0) and "default/kept" in rig.ask("pods")
-    stray.close()
+    rig.serving(3, 3)
+    plugin.push(device("a"), device("b", "Unhealthy"), device("c", "Degraded"))
+    rig.serving(1, 3)
+    plugin.push(device("a"), device("b", "healthy"), device("c", ""))
+    rig.serving(1, 3)
 
 
-def test_stop_changes_nothing_in_the_folder(odd):
+def test_an_id_that_is_sent_twice(odd):
+    rig, plugin = odd
+    plugin.push(device("a"), device("a", "Unhealthy"), device("b", "Unhealthy"))
+    plugin.register()
+    rig.serving(1, 3)  # three for two ids
+    assert rig.allocate(1, "one")["devices"] == {NAME: ["a"]}
+
+
+def test_the_node_object_is_late(kubelet):
+    rig, plugin = kubelet("--status-seconds", "3600")
+    plugin.register()
+    rig.serving(3, 3)
+    assert rig.ask("nodes")["rig"] == {"allocatable": {}, "capacity": {}}
+    rig.ask("report")
+    assert rig.ask("nodes")["rig"] == {"allocatable": {NAME: 3}, "capacity": {NAME: 3}}
+    plugin.push(device("a"), device("b"), device("c", "Unhealthy"))
+    rig.serving(2, 3)
+    assert rig.ask("nodes")["rig"]["allocatable"] == {NAME: 3}
+    rig.ask("report")
+    assert rig.ask("nodes")["rig"] == {"allocatable": {NAME: 2}, "capacity": {NAME: 3}}
+
+
+def test_the_node_object_follows_by_itself(odd):
     rig, plugin = odd
     plugin.register()
-    until((rig.plugins / "kubelet_internal_checkpoint").exists)
-    before = sorted(path.name for path in rig.plugins.iterdir())
-    rig.processes[0].stop()
-    assert sorted(path.name for path in rig.plugins.iterdir()) == before
+    until(lambda: rig.ask("nodes")["rig"] == {"allocatable": {NAME: 3}, "capacity": {NAME: 3}})
 
 
-def test_preferred_answers_are_cut_and_filled_up(odd):
+def test_a_plugin_that_is_killed_and_comes_back(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    plugin.preferred = ["c", "nobody"]
-    pod = rig.ask("allocate", count=2, resource=NAME, pod="one")
-    assert "c" in pod["devices"][NAME] and len(pod["devices"][NAME]) == 2
-    assert sorted(plugin.allocated[0]) == pod["devices"][NAME]
-    with pytest.raises(ValueError, match=r"Requested: 2, Available: 1"):
-        rig.ask("allocate", count=2, resource=NAME, pod="two")
-    rig.ask("delete", pod="one")
-    assert rig.ask("allocate", count=3, resource=NAME, pod="three")["phase"] == "Running"
+    rig.serving(3, 3)
+    rig.allocate(1, "running")
+    plugin.server.stop(None)
+    rig.serving(0, 3)
+    assert rig.ask("pods")["default/running"]["phase"] == "Running"
+    plugin.serve()
+    plugin.register()
+    rig.serving(3, 3)
 
 
-def test_failures_as_pods_show_them(odd):
+def test_an_empty_list(odd):
     rig, plugin = odd
     plugin.register()
-    until(lambda: numbers(rig) == (3, 3))
-    plugin.refusal = "the driver is away"
-    words = "UnexpectedAdmissionError: Allocate failed due to rpc error: code = Internal desc = the driver is away, which is unexpected"
-    with pytest.raises(ValueError, match=words):
-        rig.ask("allocate", count=1, resource=NAME, pod="refused")
-    assert rig.ask("pods")["default/refused"]["phase"] == "Failed"
-    plugin.refusal, plugin.response = None, {"container_responses": []}
-    with pytest.raises(ValueError, match="no containers return in allocation response"):
-        rig.ask("allocate", count=1, resource=NAME, pod="empty")
-    absent = {"host_path": "/dev/no-such", "container_path": "/dev/x", "permissions": "rw"}
-    plugin.response = {"container_responses": [{"devices": [absent]}]}
-    pod = rig.ask("allocate", count=1, resource=NAME, pod="missing")
-    assert pod["reason"] == "CreateContainerError" and pod["message"] == "lstat /dev/no-such: no such file or directory"
+    rig.serving(3, 3)
+    plugin.push()
+    rig.serving(0, 0)
+    plugin.stop()
+    until(lambda: rig.ask("plugins")[NAME]["streams"] == 0)
+    assert rig.numbers() == (0, 0)
 
 
-def test_restricted_topology(rig):
-    rig.kubelet("--topology-policy", "restricted")
-    plugin = OddPlugin(rig.plugins)
-    plugin.devices = [device("a", numa=0), device("b", numa=0), device("c", numa=1), device("d", numa=1)]
+def test_a_plugin_that_is_gone_for_long(kubelet):
+    rig, plugin = kubelet("--grace-seconds", "0.5", "--status-seconds", "3600")
     plugin.register()
-    until(lambda: numbers(rig) == (4, 4))
-    assert rig.ask("allocate", count=2, resource=NAME, pod="one")["devices"][NAME] == ["a", "b"]
-    assert "GetPreferredAllocation" not in rig.ask("calls", resource=NAME)
-    plugin.devices = [device("c", numa=5)]
-    until(lambda: numbers(rig) == (1, 1))
-    with pytest.raises(ValueError, match="TopologyAffinityError"):
-        rig.ask("allocate", count=1, resource=NAME, pod="two")
-    plugin.server.stop(0)
+    rig.serving(3, 3)
+    plugin.end(1)
+    until(lambda: rig.ask("history", kind="end"))
+    (end,) = rig.ask("history", kind="end")
+    rig.serving(0, 0)
+    assert time.monotonic() - end["time"] > 0.5 and GRACE_SECONDS == 300
+    assert rig.ask("report")["capacity"] == {NAME: 0}  # the Node object keeps the name
+    plugin.register()
+    rig.serving(3, 3)
 
 
-def test_pod_resources(odd):
+def test_a_stream_that_the_plugin_ends_is_not_called_again(odd):
     rig, plugin = odd
-    plugin.devices = [device("a", numa=1), device("b")]
     plugin.register()
-    until(lambda: numbers(rig) == (2, 2))
-    rig.ask("allocate", count=2, resource=NAME, pod="one")
-    with grpc.insecure_channel(f"unix://{rig.folder}/pods/kubelet.sock") as channel:
-        def call(method, request, answer, message):
-            name = f"/v1.PodResourcesLister/{method}"
-            return channel.unary_unary(name, lambda m: wire.encode(request, m), lambda data: wire.decode(answer, data))(message, timeout=5)
+    rig.serving(3, 3)
+    plugin.end(1)
+    rig.serving(0, 3)
+    time.sleep(1)
+    assert len(plugin.called("ListAndWatch")) == 1 and rig.numbers() == (0, 3)
+    plugin.register()
+    rig.serving(3, 3)
 
-        (pod,) = call("List", api.EMPTY, api.LIST_RESPONSE, {})["pod_resources"]
-        assert pod["name"] == "one" and sorted(entry["device_ids"][0] for entry in pod["containers"][0]["devices"]) == ["a", "b"]
-        assert len(call("GetAllocatableResources", api.EMPTY, api.ALLOCATABLE_RESPONSE, {})["devices"]) == 2
-        one = call("Get", api.GET_REQUEST, api.GET_RESPONSE, {"pod_name": "one", "pod_namespace": "default"})
-        assert one["pod_resources"]["name"] == "one"
-        with pytest.raises(grpc.RpcError, match="pod nope in namespace default not found"):
-            call("Get", api.GET_REQUEST, api.GET_RESPONSE, {"pod_name": "nope", "pod_namespace": "default"})
-        with pytest.raises(grpc.RpcError) as limit:
-            for _unused in range(2000):
-                call("List", api.EMPTY, api.LIST_RESPONSE, {})
-        assert limit.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+LONG = [device("x" * 200 + str(n)) for n in range(30000)]
+
+
+def test_a_first_list_over_4_mib_ends_the_stream(odd):
+    rig, plugin = odd
+    plugin.push(*LONG)
+    plugin.register()
+    rig.serving(0, 0)
+    assert re.search(r"code = ResourceExhausted desc = .*eceived message larger than max \(\d+ vs. 4194304\)", rig.text())
+    plugin.push(*THREE)
+    time.sleep(0.5)
+    assert rig.numbers() == (0, 0)  # and stays so until the plugin registers again
+    plugin.register()
+    rig.serving(3, 3)
+
+
+def test_a_later_list_over_4_mib(odd):
+    rig, plugin = odd
+    plugin.register()
+    rig.serving(3, 3)
+    plugin.push(*LONG)
+    rig.serving(0, 3)
+
+
+def test_1600_ids(odd):
+    rig, plugin = odd
+    ids = [f"npu-{chip}-{share}" for chip in range(16) for share in range(100)]
+    plugin.push(*map(device, ids))
+    plugin.register()
+    rig.serving(1600, 1600)
+    plugin.preferred = ["npu-15-99"]
+    assert rig.allocate(1, "one")["devices"] == {NAME: ["npu-15-99"]}
+    assert sorted(plugin.called("GetPreferredAllocation")[0]["available_deviceIDs"]) == sorted(ids)
+
+
+# What it tells of plugins.
+
+
+def test_history_and_counts(odd):
+    rig, plugin = odd
+    plugin.register()
+    rig.serving(3, 3)
+    begun = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(rig.ask, "history", kind="list", resource=NAME, after=rig.ask("history")[-1]["n"], seconds=20)
+        plugin.push(device("a"), device("b", "Unhealthy"))
+        (second,) = waiting.result(20)
+    (first,) = rig.ask("history", kind="list")[:-1]
+    assert first["changed"] == {"a": "Healthy", "b": "Healthy", "c": "Healthy"} and (first["healthy"], first["total"]) == (3, 3)
+    assert second["changed"] == {"b": "Unhealthy", "c": None} and (second["healthy"], second["total"]) == (1, 2)
+    assert begun < second["time"] < time.monotonic()
+    assert rig.ask("history", kind="list", after=second["n"], seconds=0.1) == []
+    plugin.end(1)
+    assert [entry["kind"] for entry in rig.ask("history", kind="end", seconds=10)] == ["end"]
+    assert [entry["kind"] for entry in rig.ask("history")] == ["register", "stream", "list", "list", "end"]
+    plugin.register()
+    rig.serving(1, 2)
+    rig.allocate(1, "one")
+    told = rig.ask("plugins")[NAME]
+    assert told["streams"] == 1 and told["options"] == told["registered_options"] == plugin.options
+    assert told["calls"] == {"Register": 2, "GetDevicePluginOptions": 2, "ListAndWatch": 2, "GetPreferredAllocation": 1, "Allocate": 1}
 
 
 def test_it_has_nothing_of_the_agent():
-    for path in os.scandir(os.path.dirname(service.__file__)):
-        if path.name.endswith(".py"):
-            text = open(path).read()
-            assert "npu_agent" not in text and "ansible_collections" not in text and "google.protobuf" not in text
+    for path in (REPO / "tests/kubelet/kubelet_standin").glob("*.py"):
+        text = path.read_text()
+        assert "npu_agent" not in text and "ansible_collections" not in text and "google.protobuf" not in text
