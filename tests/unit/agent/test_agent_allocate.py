@@ -1,10 +1,142 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What pods get, and which chips are preferred: the agent as a process, against the kubelet stand-in."""
 
+from types import SimpleNamespace
+
+import boards
 import grpc
 import pytest
 from agent_rig import RESOURCE, SOCKET, until
 from kubelet_standin import api, wire
+
+# --- the answer, by itself
+
+
+@pytest.fixture
+def allocate(package):
+    import npu_agent.allocate
+
+    return npu_agent.allocate
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """A node with three chips, two slices and one file of the driver, without the vendor's runtime."""
+    for name in ("davinci0", "davinci1", "davinci10", "vdavinci100", "vdavinci101", "davinci_manager", "hisi_hdc"):
+        (tmp_path / name).touch()
+    (tmp_path / "driver/lib64").mkdir(parents=True)
+    return SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both", allocate_by="nodes", allocate_mounts="auto", cdi_links="family",
+                           install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list")
+
+
+def chips(family="a2", **changes):
+    return boards.board([boards.chip(number, family, **changes) for number in (0, 1, 10)])
+
+
+def nodes(tmp_path, *names):
+    return [(f"{tmp_path}/{name}", f"/dev/{name}") for name in names]
+
+
+def test_only_nodes_that_exist_are_given(allocate, settings, tmp_path):
+    given = allocate.answer(["c10", "c1"], chips(), settings)
+    assert given == {
+        "envs": {"ASCEND_VISIBLE_DEVICES": "1,10"},
+        "devices": nodes(tmp_path, "davinci1", "davinci10", "davinci_manager", "hisi_hdc"),
+        "mounts": [(f"{tmp_path}/driver/lib64", "/usr/local/Ascend/driver/lib64")], "cdi": [],
+    }
+
+
+def test_nodes_follow_the_numbers_of_now(allocate, settings, tmp_path):
+    """The name stays when the driver numbers the chips anew; the node is that of the number."""
+    given = allocate.answer(["c5"], boards.board([boards.chip(1, id="c5")]), settings)
+    assert given["envs"] == {"ASCEND_VISIBLE_DEVICES": "1"} and given["devices"][0] == (f"{tmp_path}/davinci1", "/dev/davinci1")
+
+
+@pytest.mark.parametrize(("mode", "parts"), [
+    ("devices", {"devices", "mounts"}), ("env", {"envs"}), ("both", {"envs", "devices", "mounts"}),
+])
+def test_what_each_mode_gives(allocate, settings, mode, parts):
+    settings.allocate_mode = mode
+    given = allocate.answer(["c0"], chips("310b"), settings)
+    assert {part for part, value in given.items() if value} == parts
+    assert given["envs"].get("ASCEND_ALLOW_LINK") == ("True" if "envs" in parts else None)
+
+
+def test_a_board_gets_its_manager_under_the_usual_name(allocate, settings, tmp_path):
+    (tmp_path / "davinci_manager_docker").touch()
+    (tmp_path / "ummu").mkdir()
+    (tmp_path / "ummu/ummu0").touch()
+    assert allocate.answer(["c0"], chips("310b"), settings)["devices"] == [
+        (f"{tmp_path}/davinci0", "/dev/davinci0"), (f"{tmp_path}/davinci_manager_docker", "/dev/davinci_manager"),
+    ]
+
+
+def test_nodes_in_a_folder_are_given_one_by_one(allocate, tmp_path, monkeypatch):
+    monkeypatch.setitem(allocate.FAMILIES, "a5", {"managers": [{"host": "ummu", "container": "ummu"}]})
+    (tmp_path / "ummu").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "ummu" / name).touch()
+    assert allocate.manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "ummu/a", "ummu/b")
+
+
+@pytest.mark.parametrize("case", [("auto", False, True), ("auto", True, False), ("always", True, True), ("never", False, False)])
+def test_the_drivers_files_are_mounted_where_the_runtime_does_not(allocate, settings, tmp_path, case):
+    settings.allocate_mounts, runtime, mounted = case
+    if runtime:
+        (tmp_path / "base.list").write_text(f"{tmp_path}/driver\n")
+    wanted = [(f"{tmp_path}/driver", f"{tmp_path}/driver")] if runtime else [(f"{tmp_path}/driver/lib64", "/usr/local/Ascend/driver/lib64")]
+    assert allocate.answer(["c0"], chips(), settings)["mounts"] == (wanted if mounted else [])
+
+
+def test_shares_of_one_chip_are_that_chip(allocate, settings, tmp_path):
+    here = boards.board([boards.chip(0), boards.chip(1)], shares=3)
+    given = allocate.answer(["c0-2", "c1-0", "c0-0"], here, settings)
+    assert given["envs"] == {"ASCEND_VISIBLE_DEVICES": "0,1"}
+    assert given["devices"][:2] == nodes(tmp_path, "davinci0", "davinci1") and len(given["devices"]) == 4
+
+
+def test_slices(allocate, settings, tmp_path):
+    here = boards.board([boards.sliced(0, 101), boards.sliced(0, 100)])
+    given = allocate.answer(["c-2c-101-0", "c-2c-100-0"], here, settings)
+    assert given["envs"] == {"ASCEND_VISIBLE_DEVICES": "100,101", "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
+    assert given["devices"][:2] == [(f"{tmp_path}/vdavinci{vdev}", f"/dev/davinci{vdev}") for vdev in (100, 101)]
+
+
+def test_odd_requests(allocate, settings):
+    """Kubelet sends sets; a list that is none is taken for one."""
+    assert allocate.answer([], chips(), settings) == {"envs": {}, "devices": [], "mounts": [], "cdi": []}
+    assert allocate.answer(["c0", "c0"], chips(), settings) == allocate.answer(["c0"], chips(), settings)
+    ill = chips(healthy=False, reason="critical")
+    assert allocate.answer(["c0"], ill, settings)["devices"]  # kubelet decides, our state may be older than its list
+
+
+@pytest.mark.parametrize(("ids", "changes", "words"), [
+    (["c0", "c7"], {}, "c7 is no id of huawei.com/Ascend910 on this node (there are: c0, c1, c10)"),
+    (["c0-0"], {}, "c0-0 is no id of huawei.com/Ascend910"),
+    (["x" * 5000], {}, "x" * 80 + " is no id"),
+    (["c1"], {"gone": True, "reason": "not ready"}, "c1 (PCI 0000:01:00.0) is gone from this node: not ready; kubelet was told so"),
+])
+def test_refusals(allocate, settings, ids, changes, words):
+    with pytest.raises(allocate.Refused) as refused:
+        allocate.answer(ids, chips(**changes), settings)
+    assert words in str(refused.value) and len(str(refused.value)) < 1000
+
+
+def test_a_refusal_stays_short(allocate, settings):
+    here = boards.board([boards.chip(number) for number in range(16)], shares=100)
+    with pytest.raises(allocate.Refused, match="there are: 1600 others"):
+        allocate.answer(["c99"], here, settings)
+
+
+def test_a_missing_node_is_refused(allocate, settings, tmp_path):
+    (tmp_path / "davinci1").unlink()
+    (tmp_path / "vdavinci100").unlink()
+    for ids, here in ((["c0", "c1"], chips()), (["c-2c-100-0"], boards.board([boards.sliced(0, 100)]))):
+        with pytest.raises(allocate.Refused, match="does not exist on this node: the NPU driver is not loaded"):
+            allocate.answer(ids, here, settings)
+
+
+# --- against the kubelet stand-in
 
 
 def test_allocate_gives_nodes_and_physical_ids(pair):
@@ -39,25 +171,25 @@ def call(rig, method, schema, request, answer):
         return rpc(request, timeout=10)
 
 
-def allocate(rig, *containers):
+def ask(rig, *containers):
     request = {"container_requests": [{"devices_ids": list(ids)} for ids in containers]}
     return call(rig, "Allocate", api.ALLOCATE_REQUEST, request, api.ALLOCATE_RESPONSE)["container_responses"]
 
 
 def test_allocate_answers_each_container_in_order(pair):
     rig, _agent = pair
-    answers = allocate(rig, ["Ascend910-7"], ["Ascend910-10"[:-1], "Ascend910-0"])
+    answers = ask(rig, ["Ascend910-7"], ["Ascend910-10"[:-1], "Ascend910-0"])
     assert [answer["envs"]["ASCEND_VISIBLE_DEVICES"] for answer in answers] == ["7", "0,1"]
 
 
 def test_allocate_refuses_in_words(pair):
     rig, agent = pair
     with pytest.raises(grpc.RpcError) as unknown:
-        allocate(rig, ["Ascend910-0"], ["Ascend910-77"])
-    assert "Ascend910-77 is no chip of this node" in unknown.value.details()
+        ask(rig, ["Ascend910-0"], ["Ascend910-77"])
+    assert "Ascend910-77 is no id of huawei.com/Ascend910 on this node" in unknown.value.details()
     (rig.dev / "davinci6").unlink()
     with pytest.raises(grpc.RpcError) as missing:
-        allocate(rig, ["Ascend910-6"])
+        ask(rig, ["Ascend910-6"])
     assert "davinci6" in missing.value.details() and "driver" in missing.value.details()
     assert "npu_agent_allocations_refused_total 2" in agent.get("/metrics")[1]
 

@@ -7,6 +7,7 @@ import stat
 import time
 from types import SimpleNamespace
 
+import boards
 import pytest
 from agent_rig import RESOURCE, until
 
@@ -16,18 +17,18 @@ def agent(package):
     import npu_agent.allocate
     import npu_agent.cdi
     import npu_agent.cdi_file
-    import npu_agent.cdi_mounts
     import npu_agent.config
     import npu_agent.health
     import npu_agent.look
+    import npu_agent.mounts
 
     return npu_agent
 
 
 def example(agent, **changes):
     managers = [("/dev/davinci_manager_docker", "/dev/davinci_manager"), ("/dev/hisi_hdc", "/dev/hisi_hdc")]
-    arguments = {"phy_ids": {1, 0}, "managers": managers, "mounts": [("/usr/local/dcmi", "/usr/local/dcmi")], "dev_root": "/dev",
-                 **changes}
+    arguments = {"phy_ids": {1, 0}, "slices": (), "managers": managers, "mounts": [("/usr/local/dcmi", "/usr/local/dcmi")],
+                 "dev_root": "/dev", **changes}
     return agent.cdi.document(**arguments)
 
 
@@ -55,6 +56,16 @@ def test_document(agent):
 def test_the_order_is_that_of_the_numbers(agent):
     """Whatever order a set has: another order would be another file."""
     assert [device["name"] for device in example(agent, phy_ids={8, 1, 16})["devices"]] == ["1", "8", "16", "all"]
+
+
+def test_slices_are_named_after_their_nodes(agent):
+    """Inside, the node has a chip's name: that is what the driver's libraries open."""
+    spec = example(agent, phy_ids={3}, slices={101, 100})
+    assert [device["name"] for device in spec["devices"]] == ["3", "vdavinci100", "vdavinci101", "all"]
+    assert spec["devices"][1]["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/davinci100", "hostPath": "/dev/vdavinci100", "permissions": "rw"}
+    ]
+    assert agent.cdi.faults(spec) == []
 
 
 def test_every_document_is_right_by_the_rules(agent):
@@ -144,40 +155,61 @@ def tree(tmp_path):
 ])
 def test_mounts(agent, tree, case):
     lines, links, wanted, problem = case
-    found, problems = agent.cdi_mounts.mounts([f"{tree}/{line}" for line in lines], links)
+    found, problems = agent.mounts.existing([(f"{tree}/{line}", None) for line in lines], links)
     assert found == [(f"{tree}/{host}", f"{tree}/{inside}") for host, inside in wanted]
     assert len(problems) == (problem is not None) and all(problem in text for text in problems)
 
 
 @pytest.mark.parametrize("line", ["usr/lib", "..", "/usr/lib\0x", "/usr/lib\x07"])
 def test_lines_that_are_no_paths(agent, line):
-    found, problems = agent.cdi_mounts.mounts([line], True)
+    found, problems = agent.mounts.existing([(line, None)], True)
     assert found == [] and "no plain absolute path" in problems[0]
 
 
 def test_list(agent, tmp_path):
     path = tmp_path / "base.list"
-    lines, problems = agent.cdi_mounts.read_list(str(path))
+    lines, problems = agent.mounts.read_list(str(path))
     assert lines == [] and "none of the driver's files" in problems[0]
     path.write_text("/a\n\n  /b \n#/c\n")
-    assert agent.cdi_mounts.read_list(str(path)) == (["/a", "/b"], [])
+    assert agent.mounts.read_list(str(path)) == (["/a", "/b"], [])
     path.write_text("".join(f"/p{number}\n" for number in range(129)))
-    lines, problems = agent.cdi_mounts.read_list(str(path))
+    lines, problems = agent.mounts.read_list(str(path))
     assert len(lines) == 128 and "129 lines" in problems[0]
 
 
-@pytest.mark.parametrize(("setting", "family", "allowed"), [
-    ("family", "a2", False), ("family", "310b", True), ("family", None, False), ("allow", "a2", True), ("refuse", "310b", False),
+@pytest.mark.parametrize(("setting", "families", "allowed"), [
+    ("family", ["a2"], False), ("family", ["310b", "a2"], True), ("family", [], False), ("allow", ["a2"], True),
+    ("refuse", ["310b"], False),
 ])
-def test_links_are_allowed_where_the_vendor_needs_them(agent, setting, family, allowed):
-    assert agent.cdi_mounts.links_allowed(setting, family) is allowed
+def test_links_are_allowed_where_the_vendor_needs_them(agent, setting, families, allowed):
+    assert agent.mounts.links_allowed(setting, families) is allowed
+
+
+def test_the_list_of_our_own_counts_where_the_runtime_is_not_installed(agent, settings, tree):
+    (tree / "driver/lib64").mkdir(parents=True)
+    (tree / "driver/version.info").touch()
+    settings.install_path = str(tree)
+    assert agent.mounts.of(settings, ["a2"]) == ([(f"{tree}/dcmi", f"{tree}/dcmi")], [])
+    (tree / "base.list").unlink()
+    found, problems = agent.mounts.of(settings, ["310", "a2"])
+    images = "/usr/local/Ascend/driver"
+    assert found[:2] == [(f"{tree}/driver/lib64", f"{images}/lib64"), (f"{tree}/driver/version.info", f"{images}/version.info")]
+    assert problems == [] and len({inside for _host, inside in found}) == len(found)
+
+
+def test_every_family_has_a_list(agent):
+    from npu_agent._hardware._families import FAMILIES
+
+    assert set(agent.mounts.BUILT_IN) == set(FAMILIES)
+    assert all(line.startswith("/") for lines in agent.mounts.BUILT_IN.values() for line in lines)
 
 
 # --- the file
 
-def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), complete=True):
-    chips = [{"phy_id": phy_id, "device_node_present": dev is None or os.path.exists(f"{dev}/davinci{phy_id}")} for phy_id in phy_ids]
-    return agent.look.Sight(present, family, chips, list(problems), complete)
+def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), complete=True, slices=None):
+    chips = [{"phy_id": phy_id, "family": family, "device_node_present": dev is None or os.path.exists(f"{dev}/davinci{phy_id}"),
+              "slices": (slices or {}).get(phy_id, [])} for phy_id in phy_ids]
+    return agent.look.Sight(present, chips, list(problems), complete, [])
 
 
 @pytest.fixture
@@ -186,7 +218,7 @@ def settings(tree):
         (tree / name).touch()
     (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
     return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
-                           allocate_by="nodes")
+                           allocate_by="nodes", install_path="/nowhere")
 
 
 @pytest.fixture
@@ -238,9 +270,23 @@ def test_written_only_when_it_says_something_else(agent, keeper, tree):
     assert stat.S_IMODE(os.stat(keeper.path).st_mode) == 0o644
 
 
-@pytest.mark.parametrize("unsure", [
-    {"complete": False, "family": None}, {"complete": False}, {"family": None, "problems": ["several families"]},
-])
+def test_slices_stand_for_their_chip(agent, keeper, tree):
+    (tree / "vdavinci100").touch()
+    slices = [{"vdev_id": vdev_id, "template": "vir02"} for vdev_id in (100, 101)]
+    keeper.keep(sight(agent, 0, 1, dev=tree, family="310p", slices={1: slices}))
+    assert [device["name"] for device in kept(keeper)["devices"]] == ["0", "vdavinci100", "all"]
+
+
+def test_the_nodes_of_several_families_are_there_once(agent, keeper, tree):
+    (tree / "davinci_manager_docker").touch()
+    seen = sight(agent, 0, 1)
+    seen.chips[1]["family"] = "310b"
+    keeper.keep(seen)
+    assert keeper.keep(seen).problems == []
+    assert [node["path"] for node in kept(keeper)["containerEdits"]["deviceNodes"]] == ["/dev/davinci_manager", "/dev/hisi_hdc"]
+
+
+@pytest.mark.parametrize("unsure", [{"complete": False}, {"problems": ["the driver does not know it"]}])
 def test_what_is_not_known_changes_nothing(agent, keeper, unsure):
     keeper.keep(sight(agent, 0, 1))
     before = kept(keeper)
@@ -250,10 +296,10 @@ def test_what_is_not_known_changes_nothing(agent, keeper, unsure):
 
 def test_no_npu_no_file(agent, keeper):
     keeper.keep(sight(agent, 0))
-    keeper.keep(sight(agent, present=False, family=None))
+    keeper.keep(sight(agent, present=False))
     assert not os.path.exists(keeper.path)
     assert [event for event, _fields in keeper.events] == ["CDI specification written", "CDI specification removed"]
-    keeper.keep(sight(agent, present=False, family=None))
+    keeper.keep(sight(agent, present=False))
     assert len(keeper.events) == 2
 
 
@@ -265,7 +311,7 @@ def test_a_file_of_somebody_else_stays(agent, keeper, content):
     answer = keeper.keep(sight(agent, 0))
     assert answer.problems == [f"{keeper.path} was not written by npu-agent: move it away"]
     assert "not_described" not in answer.chips[0]  # the chips are given by their nodes
-    assert keeper.keep(sight(agent, present=False, family=None)).problems
+    assert keeper.keep(sight(agent, present=False)).problems
     with open(keeper.path) as stream:
         assert stream.read() == content
     with pytest.raises(agent.cdi_file.Trouble):
@@ -320,20 +366,20 @@ def test_without_a_folder_nothing_is_kept(agent, keeper, settings, tree):
 
 # --- the answer to kubelet
 
-Chip = SimpleNamespace
-
-
-def test_answer_by_name(agent, settings):
+def test_answer_by_name(agent, settings, tree):
     settings.allocate_by, settings.allocate_mode = "cdi", "both"
-    chips = {f"c{number}": Chip(id=f"c{number}", phy_id=number, pci_address="0000:c1:00.0") for number in range(3)}
+    here = boards.board([boards.chip(number) for number in range(3)])
     with pytest.raises(agent.allocate.Refused, match="there is no .*npu-fleet-ascend.json on this node.*npu-agent cdi --check"):
-        agent.allocate.answer(["c1"], chips, [], settings)
+        agent.allocate.answer(["c1"], here, settings)
     os.mkdir(settings.cdi_folder)
     open(agent.cdi_file.path_in(settings.cdi_folder), "w").close()
-    given = agent.allocate.answer(["c1", "c0"], chips, [{"host": "davinci_manager", "container": "davinci_manager"}], settings)
-    assert given == {"envs": {}, "devices": [], "cdi": ["npu.fleet/ascend=0", "npu.fleet/ascend=1"]}
+    given = agent.allocate.answer(["c1", "c0"], here, settings)
+    assert given == {"envs": {}, "devices": [], "mounts": [], "cdi": ["npu.fleet/ascend=0", "npu.fleet/ascend=1"]}
     with pytest.raises(agent.allocate.Refused, match="davinci2 of c2"):
-        agent.allocate.answer(["c2"], chips, [], settings)
+        agent.allocate.answer(["c2"], here, settings)
+    (tree / "vdavinci100").touch()
+    given = agent.allocate.answer(["c-2c-100-0"], boards.board([boards.sliced(0, 100)]), settings)
+    assert given == {"envs": {}, "devices": [], "mounts": [], "cdi": ["npu.fleet/ascend=vdavinci100"]}
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -2,66 +2,115 @@
 """What a container gets with its chips. Obeys exactly the ids that kubelet sends and keeps nothing.
 
 `allocate_mode`
-  devices  device nodes only: works with every runtime; the driver's libraries must come into the container by other means.
+  devices  device nodes: works with every runtime.
   env      ASCEND_VISIBLE_DEVICES only: needs the vendor's container runtime, which adds nodes and libraries itself.
   both     the default. Through the nodes nothing depends on which runtime a container has, and an update of the container (CPU manager,
            `systemctl daemon-reload`) keeps them; where the vendor's runtime is in use, the variable has it mount the driver's libraries.
 
+Where that runtime is not installed, the driver's files are mounted by this answer (mounts.py, `allocate_mounts`).
+
 `allocate_by: cdi` has no use for this: the container gets the chips by their CDI names, and cdi.py says what comes with them.
+
+Kubelet has chosen the ids, by a list that may be some milliseconds older than ours; so a chip that is out of service is given all the
+same (the container finds out, and kubelet has been told). One that is gone is not: its number may be another chip's by now.
 """
 
 import os
 
-from . import cdi
+from . import cdi, mounts
+from ._hardware._families import FAMILIES
 
-VARIABLE = "ASCEND_VISIBLE_DEVICES"  # physical ids, never "all" (vendor runtime)
+VARIABLE = "ASCEND_VISIBLE_DEVICES"  # physical ids, never "all" (vendor runtime); of slices their own
+OPTIONS = ("ASCEND_RUNTIME_OPTIONS", "VIRTUAL")
+ALLOW_LINK = ("ASCEND_ALLOW_LINK", "True")  # the driver's files of the boards with a 310B are symbolic links
+MANY = 16
 
 
 class Refused(Exception):
     """Kubelet shows this text on the pod and does not try again, so it says what an operator must know."""
 
 
-def answer(ids, chips, managers, settings):
-    """{"envs": {...}, "devices": [(host path, container path)], "cdi": [name]} for one container."""
-    chosen = []
-    for name in ids:
-        if name not in chips:
-            known = ", ".join(chips) or "none"
-            raise Refused(f"{name} is no chip of this node (there are: {known}); restart npu-agent and kubelet if chips were exchanged")
-        chosen.append(chips[name])
-    chosen.sort(key=lambda chip: chip.phy_id)
-    given: dict = {"envs": {}, "devices": [], "cdi": []}
-    if settings.allocate_by == "cdi":
-        described(chosen, settings)
-        given["cdi"] = [cdi.qualified(chip.phy_id) for chip in chosen]
+def answer(ids, board, settings):
+    """{"envs": {...}, "devices": [(host path, container path)], "mounts": [(host path, container path)], "cdi": [name]} for one container.
+
+    ids: kubelet's, as in board.units; two shares of a chip are that chip. Without ids it is empty.
+    """
+    chips = chosen(ids, board)
+    given: dict = {"envs": {}, "devices": [], "mounts": [], "cdi": []}
+    if not chips:
         return given
+    nodes = [own_node(chip, settings) for chip in chips]
+    if settings.allocate_by == "cdi":
+        described(settings)
+        given["cdi"] = [cdi.qualified(cdi.name_of(chip)) for chip in chips]
+        return given
+    families = sorted({chip.family for chip in chips})
     if settings.allocate_mode != "devices":
-        given["envs"][VARIABLE] = ",".join(str(chip.phy_id) for chip in chosen)
+        given["envs"] = variables(chips, families)
     if settings.allocate_mode != "env":
-        for chip in chosen:
-            given["devices"].append((own_node(chip, settings), f"/dev/davinci{chip.phy_id}"))
-        given["devices"] += manager_nodes(managers, settings.dev_root)
+        given["devices"] = nodes + manager_nodes(families, settings.dev_root)
+    given["mounts"] = mounts.for_container(settings, families)
     return given
 
 
+def chosen(ids, board):
+    """The chips of these ids, once each, by their numbers."""
+    found = {}
+    for name in ids:
+        chip = board.units.get(name)
+        if chip is None:
+            raise Refused(f"{name[:80]} is no id of {board.resource} on this node (there are: {listed(board.units)}); if chips were "
+                          "exchanged or `shares` was changed, restart kubelet there")
+        if chip.gone:
+            raise Refused(f"{chip.id} (PCI {chip.pci_address}) is gone from this node: {chip.reason}; kubelet was told so, a new pod gets "
+                          "another chip; see `npu-agent discover` and `dmesg` there")
+        found[chip.id] = chip
+    return sorted(found.values(), key=number)
+
+
+def listed(names):
+    """For a text that must stay short."""
+    return ", ".join(names) if 0 < len(names) <= MANY else f"{len(names)} others"
+
+
+def number(chip):
+    """N of its node on the host, and of ASCEND_VISIBLE_DEVICES."""
+    return chip.phy_id if chip.slice is None else chip.slice.vdev_id
+
+
+def variables(chips, families):
+    envs = {VARIABLE: ",".join(str(number(chip)) for chip in chips)}
+    if chips[0].slice is not None:  # a resource has slices only, or none
+        envs.update([OPTIONS])
+    if any(family in mounts.LINK_FAMILIES for family in families):
+        envs.update([ALLOW_LINK])
+    return envs
+
+
 def own_node(chip, settings):
-    node = f"{settings.dev_root}/davinci{chip.phy_id}"
+    """(host path, container path). A slice's node has the name of a chip's inside."""
+    node = f"{settings.dev_root}/{'davinci' if chip.slice is None else 'vdavinci'}{number(chip)}"
     if not os.path.exists(node):
         raise Refused(f"{node} of {chip.id} (PCI {chip.pci_address}) does not exist on this node: the NPU driver is not loaded "
                       "or lost the chip; see `npu-agent discover` and `dmesg` there")
-    return node
+    return node, f"/dev/davinci{number(chip)}"
 
 
-def described(chosen, settings):
+def described(settings):
     """An engine that does not find a CDI name says only that; so look first. What stands in the file was judged when it was written."""
-    for chip in chosen:
-        own_node(chip, settings)
     path = os.path.join(settings.cdi_folder, cdi.FILE)
     if not os.path.exists(path):
         raise Refused(f"there is no {path} on this node, and chips are given by it (`allocate_by: cdi`); see `npu-agent cdi --check` there")
 
 
-def manager_nodes(managers, dev_root):
-    """[(host path, container path)] of those that exist: a path that does not would keep the container from starting for ever."""
-    nodes = [(f"{dev_root}/{node['host']}", f"/dev/{node['container']}") for node in managers]
-    return [(host, inside) for host, inside in nodes if os.path.exists(host)]
+def manager_nodes(families, dev_root):
+    """[(host path, container path)] of the nodes that chips of these families share. Only what exists: a path that does not would keep
+    the container from starting for ever. Of a folder, what is in it."""
+    nodes = {}
+    for node in (node for family in families for node in FAMILIES[family]["managers"]):
+        host, inside = f"{dev_root}/{node['host']}", f"/dev/{node['container']}"
+        if os.path.isdir(host):
+            nodes.update({f"{inside}/{name}": f"{host}/{name}" for name in sorted(os.listdir(host))})
+        elif os.path.exists(host):
+            nodes.setdefault(inside, host)
+    return [(host, inside) for inside, host in nodes.items()]

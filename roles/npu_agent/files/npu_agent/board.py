@@ -61,7 +61,8 @@ def aspects(chip):
 
 
 # Until the service is built on node.Node.
-OldChip = namedtuple("OldChip", "id phy_id pci_address numa_node card_id device_node healthy reason")
+OldChip = namedtuple("OldChip", "id phy_id pci_address numa_node card_id device_node healthy reason family slice gone rank",
+                     defaults=(None, False, 0))
 
 
 class OldBoard:
@@ -78,6 +79,10 @@ class OldBoard:
         self.payload = b""
         self.version = 0
         self.waiters = set()
+
+    @property
+    def units(self):
+        return self.chips
 
     def update(self, sight, now):
         """Take what look.py saw. True when kubelet must hear of it."""
@@ -114,7 +119,7 @@ class OldBoard:
         healthy, reason, _kept = self.memory.settle(found["phy_id"], verdict, now)
         return OldChip(
             device_id(self.family, found["phy_id"]), found["phy_id"], found.get("pci_address"), found.get("numa_node"),
-            found.get("card_id"), found.get("device_node"), healthy, reason,
+            found.get("card_id"), found.get("device_node"), healthy, reason, self.family,
         )
 
     def publish(self, chips):

@@ -2,7 +2,8 @@
 """The description of this node's NPUs for container engines (Container Device Interface, CDI). Pure: what it says and what it may say.
 
 An engine that knows CDI gives a container what stands here when it is asked for `npu.fleet/ascend=0`: by kubelet (`allocate_by: cdi`),
-or by `docker run --device`, `podman run --device`, `nerdctl run --device`. Names are physical ids (N of /dev/davinciN), and `all`.
+or by `docker run --device`, `podman run --device`, `nerdctl run --device`. Names are physical ids (N of /dev/davinciN), the nodes of
+slices (vdavinciN), and `all`.
 
 Version 0.5.0 is the lowest one that allows names that begin with a digit and host paths of device nodes. An engine ignores a file with a
 version that is newer than it knows, so a higher one would shut out engines for nothing.
@@ -26,9 +27,18 @@ ENVIRONMENT = ["ASCEND_VISIBLE_DEVICES=void"]
 MOUNT_OPTIONS = ["ro", "nosuid", "rbind", "rprivate"]
 
 
-def qualified(phy_id):
-    """The name of a chip towards engines and kubelet."""
-    return f"{KIND}={phy_id}"
+def name_of(chip):
+    """The name of a chip.Chip in the specification."""
+    return str(chip.phy_id) if chip.slice is None else slice_name(chip.slice.vdev_id)
+
+
+def slice_name(vdev_id):
+    return f"vdavinci{vdev_id}"
+
+
+def qualified(name):
+    """That name towards engines and kubelet."""
+    return f"{KIND}={name}"
 
 
 def device_node(host, inside):
@@ -36,14 +46,16 @@ def device_node(host, inside):
     return node if host == inside else {"path": inside, "hostPath": host, "permissions": "rw"}
 
 
-def document(phy_ids, managers, mounts, dev_root):
-    """The specification. `managers` and `mounts` are [(host path, container path)] of what exists; phy_ids must not be empty.
+def document(phy_ids, slices, managers, mounts, dev_root):
+    """The specification of whole chips and of slices (vdev ids), at least one of them. `managers` and `mounts` are [(host path,
+    container path)] of what exists.
 
     What all chips share stands once, at the top: an engine applies it once however many chips a container gets.
     """
-    chips = [(phy_id, device_node(f"{dev_root}/davinci{phy_id}", f"/dev/davinci{phy_id}")) for phy_id in sorted(phy_ids)]
-    devices = [{"name": str(phy_id), "containerEdits": {"deviceNodes": [node]}} for phy_id, node in chips]
-    devices.append({"name": ALL, "containerEdits": {"deviceNodes": [node for _phy_id, node in chips]}})
+    chips = [(str(number), device_node(f"{dev_root}/davinci{number}", f"/dev/davinci{number}")) for number in sorted(phy_ids)]
+    chips += [(slice_name(number), device_node(f"{dev_root}/vdavinci{number}", f"/dev/davinci{number}")) for number in sorted(slices)]
+    devices = [{"name": name, "containerEdits": {"deviceNodes": [node]}} for name, node in chips]
+    devices.append({"name": ALL, "containerEdits": {"deviceNodes": [node for _name, node in chips]}})
     shared: dict = {"env": list(ENVIRONMENT)}
     if managers:
         shared["deviceNodes"] = [device_node(host, inside) for host, inside in managers]

@@ -7,8 +7,7 @@ import stat
 import tempfile
 from typing import Optional
 
-from . import cdi, cdi_mounts
-from ._hardware._families import FAMILIES
+from . import cdi, mounts
 from .allocate import manager_nodes
 from .log import Once
 
@@ -26,25 +25,36 @@ def path_in(folder):
 
 def wanted(sight, settings):
     """(text or None, problems) for what look.py saw. None: no chip of this node can be given to a container."""
-    phy_ids = [chip["phy_id"] for chip in sight.chips if chip["device_node_present"]]
-    if not phy_ids:
+    whole, slices = offered(sight.chips, settings.dev_root)
+    if not whole and not slices:
         return None, []
-    managers = manager_nodes(FAMILIES[sight.family]["managers"], settings.dev_root)
-    mounts, problems = cdi_mounts.of(settings, sight.family)
-    if not mounts and settings.allocate_by == "cdi":
+    families = sorted({chip["family"] for chip in sight.chips})
+    files, problems = mounts.of(settings, families)
+    if not files and settings.allocate_by == "cdi":
         # Nothing else would bring the driver's files into the container.
         why = "; ".join(problems) or "the list names nothing that exists"
         raise Trouble(f"containers would get chips without the driver's files: {why}")
-    spec = cdi.document(set(phy_ids), managers, mounts, settings.dev_root)
+    spec = cdi.document(whole, slices, manager_nodes(families, settings.dev_root), files, settings.dev_root)
     faults = cdi.faults(spec)
     if faults:
         raise Trouble(f"the CDI specification of this node would be wrong and is not written: {'; '.join(faults)}")
     return cdi.text(spec), problems
 
 
+def offered(chips, dev_root):
+    """(physical ids of whole chips, vdev ids of slices) whose device nodes exist. A chip with slices is not there as a whole."""
+    whole, slices = set(), set()
+    for chip in chips:
+        vdev_ids = [entry["vdev_id"] for entry in chip.get("slices") or ()]
+        slices.update(vdev_id for vdev_id in vdev_ids if os.path.exists(f"{dev_root}/vdavinci{vdev_id}"))
+        if chip["device_node_present"] and not vdev_ids:
+            whole.add(chip["phy_id"])
+    return whole, slices
+
+
 def certain(sight):
     """Everything was seen: what is not there does not exist. Otherwise nothing may be concluded from what is missing."""
-    return sight.complete and (sight.family is not None or not sight.present)
+    return sight.complete and (bool(sight.chips) or not sight.present)
 
 
 def read(folder) -> Optional[str]:

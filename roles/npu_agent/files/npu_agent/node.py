@@ -7,8 +7,10 @@ from . import health, units
 from ._hardware._families import FAMILIES
 from .board import Board
 from .chip import Chip
+from .degraded import memory_pressure
 from .identity import Names
 
+PRESSURE_SECONDS = 10.0
 Seen = namedtuple("Seen", "identity record gone")
 
 
@@ -26,7 +28,8 @@ class Node:
         self.present = None  # None: not looked yet
         self.problems, self.looked = [], []
         self.next_review = None
-        self.seen = {}  # name: Seen
+        self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
+        self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
         self.chosen = None  # the resource of the family that has `resource_name`
 
     def update(self, sight, now):
@@ -67,14 +70,20 @@ class Node:
                 gone = old.gone or sight.complete or old.record["phy_id"] in numbers
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
                 self.seen[name] = Seen(old.identity, missing(old.record, gone, why), gone)
+            elif old.identity.key in known:
+                self.health.memory.pop(old.identity.key, None)
 
     def judge(self, now, events):
         self.problems, reviews = list(self.looked), []
+        if self.short_at is None or now - self.short_at >= PRESSURE_SECONDS:
+            self.short = memory_pressure(self.settings.sysfs_root, self.settings.degraded_memory, self.short)
+            self.short_at = now
         resources = self.resources()
         lists = {resource: {} for resource in self.boards}
         for identity, record, gone in self.seen.values():
             mine = [event for event in events if event["phy_id"] == record["phy_id"] and not gone]
-            verdict = self.health.judge(identity.key, record, mine, now, self.pressure(record.get("numa_node")))
+            pressure = [text for node, text in self.short.items() if node == record.get("numa_node")]
+            verdict = self.health.judge(identity.key, record, mine, now, pressure)
             if verdict.review is not None:
                 reviews.append(verdict.review)
             chip = Chip(
@@ -90,10 +99,6 @@ class Node:
                 lists.setdefault(resource, {})[form.id] = form
         self.next_review = min(reviews) if reviews else None
         return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}
-
-    def pressure(self, numa_node):
-        """Why this NUMA node is short of memory, one text each."""
-        return ()
 
     def board(self, resource):
         if resource not in self.boards:

@@ -8,8 +8,7 @@ import grpc
 from grpc import aio
 
 from . import allocate, health, messages
-from ._hardware._families import FAMILIES
-from .prefer import NEAR, prefer
+from .prefer import prefer
 
 API_VERSION = "v1beta1"
 PAUSE = 1.0  # at most one list a second; the first change after a quiet second goes out at once
@@ -146,22 +145,21 @@ class Plugin:
     async def get_preferred(self, request, context):
         response = messages.PreferredAllocationResponse()
         for container in request.container_requests:
-            chosen = prefer(
-                self.board.chips, container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size,
-                NEAR[self.board.family],
-            )
+            chosen = prefer(self.board, container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size,
+                            self.settings.shares)
             response.container_responses.add(deviceIDs=chosen)
         return response
 
     async def allocate(self, request, context):
         response = messages.AllocateResponse()
-        managers = FAMILIES[self.board.family]["managers"]
         try:
             for container in request.container_requests:
-                given = allocate.answer(container.devices_ids, self.board.chips, managers, self.settings)
+                given = allocate.answer(container.devices_ids, self.board, self.settings)
                 one = response.container_responses.add(envs=given["envs"])
                 for host, inside in given["devices"]:
                     one.devices.add(host_path=host, container_path=inside, permissions="rw")
+                for host, inside in given["mounts"]:
+                    one.mounts.add(host_path=host, container_path=inside, read_only=True)
                 for name in given["cdi"]:
                     one.cdi_devices.add(name=name)
         except allocate.Refused as refused:

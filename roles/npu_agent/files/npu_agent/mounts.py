@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which of the driver's files a container gets, by CDI or in the answer to kubelet: what exists of the vendor runtime's own list, or of
+ours where that runtime is not installed.
+
+The rules are the vendor's: one absolute path a line, at most 128, patterns allowed, what does not exist is skipped, a symbolic link only
+where links are allowed (there ASCEND_ALLOW_LINK=True, which the boards with a 310B need). All of it is read-only.
+"""
+
+import errno
+import glob
+import os
+import stat
+
+LIMIT = 128
+LINK_FAMILIES = ("310b",)
+# Where images look for the driver, whatever path it has on the host.
+DRIVER = "/usr/local/Ascend/driver"
+
+# As the vendor's base.list, by the kinds of boards that it knows; what the hook mounts beside it; and two files that CANN looks for and
+# users add by hand (facts/ascend-docker-runtime.md, section 7).
+_EVERYWHERE = [
+    f"{DRIVER}/lib64", f"{DRIVER}/include", f"{DRIVER}/topo", f"{DRIVER}/version.info", "/usr/local/dcmi", "/usr/local/bin/npu-smi",
+    "/var/queue_schedule", "/etc/hccl_rootinfo.json", "/etc/ascend_install.info",
+]
+_BOARD = ["/etc/hdcBasic.cfg", "/etc/sys_version.conf"]
+_BOARD_310B = [
+    *_BOARD, "/usr/local/sbin/npu-smi", "/var/slogd", "/var/dmp_daemon", "/etc/ld.so.conf.d/mind_so.conf",
+    *(f"/usr/lib64/{name}" for name in (
+        "libaicpu_processer.so", "libaicpu_prof.so", "libaicpu_sharder.so", "libaicpu_scheduler.so", "libadump.so", "libtsd_eventclient.so",
+        "libdcmi.so", "libmpi_dvpp_adapter.so", "libstackcore.so", "aicpu_kernels", "libsemanage.so.2", "libmmpa.so", "libdrvdsmi.so",
+    )),
+    # Of the distribution: in one of these folders.
+    *(f"{folder}/{name}" for folder in ("/usr/lib64", "/usr/lib/aarch64-linux-gnu") for name in ("libcrypto.so.1.1", "libyaml-0.so.2")),
+]
+_UB = [f"/usr/lib64/{name}" for name in ("libummu*", "liburma*", "urma", "libnl*")] + [
+    f"/usr/bin/{name}" for name in ("urma_admin", "urma_perftest", "urma_ping")
+]
+BUILT_IN = {
+    "310": [*_EVERYWHERE, *_BOARD, f"{DRIVER}/tools", "/usr/local/sbin/npu-smi", "/home/data/miniD/driver/lib64"],
+    "310p": [*_EVERYWHERE, *_BOARD], "310b": [*_EVERYWHERE, *_BOARD_310B],
+    "910": _EVERYWHERE, "a2": _EVERYWHERE, "a3": _EVERYWHERE, "a5": [*_EVERYWHERE, *_UB],
+}
+
+
+def links_allowed(setting, families):
+    return setting == "allow" or (setting == "family" and any(family in LINK_FAMILIES for family in families))
+
+
+def runtime_installed(settings):
+    """The vendor's runtime comes with its list and takes it away again."""
+    return os.path.exists(settings.cdi_mounts)
+
+
+def of(settings, families):
+    """([(host path, container path)], problems) of what a container with chips of these families gets on this node."""
+    links = links_allowed(settings.cdi_links, families)
+    if runtime_installed(settings):
+        lines, problems = read_list(settings.cdi_mounts)
+        found, more = existing([(line, None) for line in lines], links)
+        return found, problems + more
+    listed = {line: None for family in families for line in BUILT_IN[family]}
+    return existing([(host_path(line, settings.install_path), line) for line in listed], links)
+
+
+def for_container(settings, families):
+    """[(host path, container path)] for the answer to kubelet."""
+    if settings.allocate_mode == "env" or settings.allocate_mounts == "never":
+        return []
+    if settings.allocate_mounts == "auto" and runtime_installed(settings):
+        return []
+    return of(settings, families)[0]
+
+
+def host_path(line, install_path):
+    """A line of BUILT_IN where the driver is installed elsewhere."""
+    return f"{install_path}/driver{line[len(DRIVER):]}" if line.startswith(f"{DRIVER}/") else line
+
+
+def read_list(path):
+    """(lines, problems) of the list."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            lines = [line.strip() for line in stream]
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return [], [f"there is no {path} any more: containers get device nodes, but none of the driver's files"]
+        return [], [f"{path} cannot be read: {error.strerror}"]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if len(lines) > LIMIT:
+        return lines[:LIMIT], [f"{path} has {len(lines)} lines; the first {LIMIT} count, as in the vendor's runtime"]
+    return lines, []
+
+
+def existing(lines, links):
+    """([(host path, container path)], problems) of [(path or pattern, container path or None: the same)]. A link's host path is what it
+    leads to; the container sees it under the listed name."""
+    found, problems = {}, []
+    for line, inside in lines:
+        if not line.startswith("/") or "\0" in line or not line.isprintable():
+            problems.append(f"{line!r} of the list is no plain absolute path")
+            continue
+        pattern = glob.has_magic(line)
+        for path in map(os.path.normpath, sorted(glob.glob(line)) if pattern else [line]):
+            try:
+                link = stat.S_ISLNK(os.lstat(path).st_mode)
+                kind = os.stat(path).st_mode
+            except (OSError, ValueError):
+                continue
+            if link and not links:
+                problems.append(f"{path} is a symbolic link and is left out; `cdi_links: allow` takes such ones in")
+            elif not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                problems.append(f"{path} is neither file nor folder and is left out")
+            else:
+                found[path if pattern or inside is None else inside] = os.path.realpath(path) if link else path
+    return [(host, inside) for inside, host in found.items()], problems
