@@ -27,11 +27,11 @@ class Signs:
         self.ecc = {}  # counter: its last value
         self.hot = None  # the text while it is too hot
 
-    def judge(self, record, codes, once, now, *, flapped, pressure, settings):
-        """codes: {code: Fault} of all that stand, once: of what happened at this time; flapped: its link went down, and not only once."""
+    def judge(self, record, codes, told, now, *, flapped, pressure, settings):
+        """codes: {code: Fault} of all that stand, told: that events brought now; flapped: its link went down, and not only once."""
         end = now + settings.degraded_seconds
-        for code, fault in once.items():
-            if fault.level == "SubHealthFault":
+        for code, fault in told.items():
+            if fault.level == "SubHealthFault" and code not in codes:
                 self.until[subhealth(code)] = end
         if flapped:
             self.until[LINK_TEXT] = end

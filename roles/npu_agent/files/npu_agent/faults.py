@@ -155,7 +155,7 @@ class Reader:
     def level(self, node, release, item):
         word = getattr(node, "value", None)
         if word not in ORDER:
-            self.fault(node or item, f"FaultHandling is {word!r}; allowed: {', '.join(ORDER)}")
+            self.fault(node or item, f"FaultHandling is {shown(word)}; allowed: {', '.join(ORDER)}")
         elif word != ORDER[-1] and release is None:
             # The vendor refuses this as well: only what is separated by hand is released by hand.
             self.fault(item, f"FaultHandling is {word}, so ReleaseTimeWindow must be given")

@@ -21,7 +21,7 @@ from .standing import LINK_DOWN, Fault, Standing
 WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
-HUNG_STEPS = (86400, 3600, 600, 60, 10, 1, 0)  # a text that changed with each second would be logged with each look
+HUNG_STEPS = (86400, 3600, 600, 60, 30, 10, 5, 1, 0)  # a text that changed with each second would be logged with each look
 UNKNOWN = faults.Levels({})
 
 # healthy: True, False, or None: nothing is known. loss: whether going out of service for this counts as flapping. A driver that was
@@ -35,7 +35,7 @@ def judge(record, unhealthy_from, levels=UNKNOWN):
 
     levels: faults.Levels; without it no code is known, and the DCMI number decides.
     """
-    codes = {code: Fault(levels.of(code), None) for code in record.get("error_codes") or ()}
+    codes = {code: Fault(levels.of(code)) for code in record.get("error_codes") or ()}
     finding = find(record, codes, unhealthy_from)
     return finding.healthy, finding.reason
 
@@ -73,10 +73,10 @@ def by_number(record, codes, unhealthy_from):
         text += f", error codes {', '.join(sorted(codes))}"
     if number not in WORDS:
         return Finding(False, text, True)
-    # The number is the worst of what the codes stand for, so known ones say it better. A code that only an event told explains nothing:
-    # the number is of another time.
-    explained = polled and all(code in codes and codes[code].level for code in polled)
-    return Finding(bool(explained) or number < LEVELS[unhealthy_from], text, True)
+    # The number is the worst of what the listed codes stand for, so they say it better where all are known. A code that only an event told
+    # explains no number: that is of another time.
+    explained = bool(polled) and all(fault.level for fault in codes.values())
+    return Finding(explained or number < LEVELS[unhealthy_from], text, True)
 
 
 def unfit(fault, unhealthy_from):
@@ -89,16 +89,16 @@ def unfit(fault, unhealthy_from):
 def fault_text(codes):
     """The worst code, its level and what that means; how many others there are, since a list of 128 helps nobody."""
     worst = sorted(codes, key=lambda code: (-severity(codes[code]), code))
-    level = codes[worst[0]].level
-    known = f"{level}, {faults.MEANING[level]}" if level else f"not a known one, but {WORDS.get(codes[worst[0]].severity, 'severe')}"
+    first = codes[worst[0]]
+    known = f"{first.level}, {faults.MEANING[first.level]}" if first.level else f"{WORDS.get(first.severity, 'severe')}, not a known one"
     others = f"; also {', '.join(worst[1:4])}" if worst[1:] else ""
     more = f" and {len(worst) - 4} more" if len(worst) > 4 else ""
-    return f"fault code {worst[0]}: {known}{others}{more}"
+    return f"fault code {worst[0]}: {known}{first.often}{others}{more}"
 
 
 def severity(fault):
     """Where a fault stands among others: by its level; unknown ones above those that leave the chip in service, below the rest."""
-    return faults.rank(fault.level) if fault.level else 1.5 if (fault.severity or 0) > 1 else -1
+    return faults.rank(fault.level) if fault.level else 1.5 if fault.severity else -1
 
 
 class Past:
@@ -129,33 +129,41 @@ class Health:
         which they came. pressure: texts why its NUMA node is short of memory. now: monotonic seconds.
         """
         past = self.memory.setdefault(key, Past())
-        once, came = past.standing.take(record, events, now, self.levels)
+        news, came = past.standing.take(record, events, now, self.levels)
         codes = past.standing.faults(now, self.levels)
         found = find(record, codes, self.settings.unhealthy_from)
+        past.flapping = past.flapping and bool(self.settings.flap_count)  # a change of settings ends it
         if found.healthy is False:
-            due = self.fault(past, found, now, well_since=None)
-        elif any(unfit(fault, self.settings.unhealthy_from) for fault in once.values()):
-            # What happened once is over; the chip has to be well for recovery_seconds from now on.
-            due = self.fault(past, Finding(False, fault_text(once), True), now, well_since=now if found.healthy else None)
+            self.fault(past, found, now)
+            due = None  # until another look
+        elif any(unfit(fault, self.settings.unhealthy_from) for fault in news.values()):
+            due = self.happened(past, Finding(False, fault_text(news), True), now, found.healthy)
         elif found.healthy is None:
             due = self.unknown(past, found.reason, now)
         else:
             due = self.well(past, found.reason, now)
         flapped = LINK_DOWN in came and past.standing.flapped(LINK_DOWN, now, self.settings.degraded_seconds)
-        signs = past.signs.judge(record, codes, once, now, flapped=flapped, pressure=pressure, settings=self.settings)
+        signs = past.signs.judge(record, codes, news, now, flapped=flapped, pressure=pressure, settings=self.settings)
         reviews = [due, signs.review, *past.standing.releases(self.levels)]
         review = min((time for time in reviews if time is not None), default=None)
         return Verdict(past.told, past.reason, signs.rank, signs.texts, review)
 
-    def fault(self, past, found, now, well_since):
+    def fault(self, past, found, now):
         if past.told and found.loss and self.settings.flap_count:
             past.losses = [*past.losses, now][-self.settings.flap_count:]
             many = len(past.losses) == self.settings.flap_count
             past.flapping = past.flapping or (many and now - past.losses[0] <= self.settings.flap_window)
         past.told, past.reason = False, found.reason
         past.known_at = past.fault_at = now
-        past.fault, past.well_since = found.reason, well_since
-        return None if well_since is None else self.due(past)
+        past.fault, past.well_since = found.reason, None
+
+    def happened(self, past, found, now, well):
+        """A fault that is over as soon as it is known: the chip has to be well from now on."""
+        self.fault(past, found, now)
+        if not well:
+            return now + self.settings.keep_last_state
+        past.well_since, past.reason = now, self.waiting(past)
+        return self.due(past)
 
     def unknown(self, past, cause, now):
         """The state stays for a while; what nobody can see is not counted as being well."""
@@ -180,14 +188,15 @@ class Health:
         if now >= due:
             past.told, past.reason, past.flapping = True, note, False
             return None
-        if past.flapping:
-            past.reason = (
-                f"went out of service {len(past.losses)} times within {self.settings.flap_window:g} s, so it stays out until it has been "
-                f"without a fault for {self.settings.flap_hold:g} s; the last one: {past.fault}"
-            )
-        else:
-            past.reason = f"has to be without a fault for {self.settings.recovery_seconds:g} s; the last one: {past.fault}"
+        past.reason = self.waiting(past)
         return due
+
+    def waiting(self, past):
+        """Why a chip without a fault is out of service. It says no time of day and no rest, since each change of a text is logged."""
+        if past.flapping:
+            often = f"went out of service {self.settings.flap_count} times within {self.settings.flap_window:g} s"
+            return f"{often}, so it has to be without a fault for {self.settings.flap_hold:g} s; the last one: {past.fault}"
+        return f"has to be without a fault for {self.settings.recovery_seconds:g} s; the last one: {past.fault}"
 
     def due(self, past):
         """When a chip that stays well takes work again."""

@@ -7,8 +7,9 @@ from . import faults
 
 LINK_DOWN = "81078603"  # the vendor counts this one as a link that is down
 
-# level: word or None for a code that nobody knows; severity: 0 to 3 as an event told it, None for one that was only polled.
-Fault = namedtuple("Fault", "level severity")
+# level: word or None for a code that nobody knows; severity: 0 to 3 as an event told it, None for one that was only polled;
+# often: why it has a worse level than usual.
+Fault = namedtuple("Fault", "level severity often", defaults=(None, ""))
 NEVER = float("-inf")
 
 
@@ -27,27 +28,27 @@ class Standing:
         self.asked = NEVER
 
     def take(self, record, events, now, levels):
-        """The events of a chip and its record. Returns ({code: Fault} of what happened once, [codes that came]) of this time."""
-        once, came = {}, []
+        """The events of a chip and its record. Returns ({code: Fault} that events told, [codes that came]) of this time."""
+        told, came = {}, []
         for event in events:
-            code, kind = event["code"], event["assertion"]
-            stands = self.codes.get(code, (False,))[0]
-            if kind == "once":
-                once[code] = Fault(levels.of(code), event["severity"])
+            code, kind, at = event["code"], event["assertion"], event.get("at", now)
+            stands, _at, severity = self.codes.get(code, (False, NEVER, None))
+            if kind != "recover":  # the worst of several severities
+                severity = max(event["severity"], severity or 0, told[code].severity if code in told else 0)
+                told[code] = Fault(levels.of(code), severity)
+            if kind == "once" or (kind == "occur" and not stands):
                 came.append(code)
-            elif kind == "occur":
-                if not stands:
-                    came.append(code)
-                self.codes[code] = (True, now, event["severity"])
-            elif code in self.codes:
-                self.codes[code] = (False, now, self.codes[code][2])
+            if kind == "occur":
+                self.codes[code] = (True, at, severity)
+            elif kind == "recover" and code in self.codes:
+                self.codes[code] = (False, at, severity)
         self.poll(record, now, came)
         for code in came:
             self.count(code, now, levels)
         for code in self.separated:
             if code in self.codes:
                 self.separated[code] = now
-        return once, came
+        return told, came
 
     def poll(self, record, now, came):
         if record is not self.polled:  # the same record again is no newer answer
@@ -87,8 +88,9 @@ class Standing:
             if rule is None or (end is not None and now >= end):
                 del self.separated[code]  # its time is over, or the rule was taken out of the file
             else:
-                level = faults.worse(rule.level, levels.of(code))
-                found[code] = Fault(level, None)
+                end = "npu-agent starts anew" if rule.release is None else f"it has been away for {rule.release} s"
+                often = f" (it came {rule.times} times within {rule.window} s; this ends when {end})"
+                found[code] = Fault(faults.worse(rule.level, levels.of(code)), None, often)
         return found
 
     def release(self, code, levels):
