@@ -196,6 +196,19 @@ def test_recovery_has_a_hold_down(life, bad):
     assert chip.wait(22).healthy and chip.told.review is None
 
 
+@pytest.mark.parametrize("bad", [{"hung": 6}, {"driver_bound": False}, {"device_node_present": False}])
+@pytest.mark.parametrize("recovery", [0, 10])
+def test_an_answer_from_before_the_fault_does_not_end_it(life, bad, recovery):
+    """The chip is told of again before the driver has been asked."""
+    chip = life(recovery_seconds=recovery)
+    chip.see(0, well(asked_at=0))
+    chip.see(5, well(asked_at=0, **bad))
+    told = chip.see(6, well(asked_at=0))
+    assert (told.healthy, told.review) == (False, None) and "has to be without a fault" in told.reason
+    told = chip.see(7, well(asked_at=6.5))
+    assert told.healthy is (recovery == 0) and told.review == (17 if recovery else None)
+
+
 def test_hold_down_of_nothing(life):
     chip = life(recovery_seconds=0, flap_count=0)
     chip.see(0, ill(SEPARATE))
@@ -446,8 +459,9 @@ def test_a_separated_chip_is_released_by_time(life):
     chip.wait(3 * DAY - 1)
     assert not chip.told.healthy and chip.told.review == 3 * DAY
     told = chip.wait(3 * DAY)
-    assert not told.healthy and told.review == 3 * DAY + 10
-    assert chip.wait(3 * DAY + 10).healthy
+    assert not told.healthy and "without a fault for 10 s" in told.reason
+    assert chip.see(3 * DAY + 1, well()).review == 3 * DAY + 11
+    assert chip.wait(3 * DAY + 11).healthy
 
 
 def test_a_separated_chip_is_not_released_while_the_code_stands(life):
@@ -466,7 +480,7 @@ def test_other_rules_release(agent, life):
         chip.see(now + 5, well())
     assert chip.see(1000, well()).review is None
     chip.health = agent.health.Health(chip.health.settings, agent.faults.Levels({}), chip.health.memory)
-    assert chip.wait(1001).review == 1011
+    assert chip.see(1001, well()).review == 1011
 
 
 # --- the order in preferred allocation

@@ -16,7 +16,7 @@ from collections import namedtuple
 
 from . import degraded, faults
 from ._hardware._health import LEVELS
-from .standing import LINK_DOWN, Fault, Standing
+from .standing import LINK_DOWN, NEVER, Fault, Standing
 
 WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
 HEALTHY = "Healthy"
@@ -110,6 +110,7 @@ class Past:
         self.reason = ""  # the last one
         self.known_at = None  # when something was known last
         self.fault_at, self.fault = None, ""  # the last fault: when it was there last, and which
+        self.fault_asked = NEVER  # and when the answer was asked for that the chip had then
         self.well_since = None  # since when the chip has been without a fault on end
         self.losses = []  # when it went out of service
         self.flapping = False
@@ -155,6 +156,7 @@ class Health:
             past.flapping = past.flapping or (many and now - past.losses[0] <= self.settings.flap_window)
         past.told, past.reason = False, found.reason
         past.known_at = past.fault_at = now
+        past.fault_asked = past.standing.asked
         past.fault, past.well_since = found.reason, None
 
     def happened(self, past, found, now, well):
@@ -182,14 +184,16 @@ class Health:
 
     def well(self, past, note, now):
         past.known_at = now
-        if past.well_since is None:
-            past.well_since = now
-        due = now if past.told is not False else self.due(past)
-        if now >= due:
-            past.told, past.reason, past.flapping = True, note, False
-            return None
-        past.reason = self.waiting(past)
-        return due
+        if past.told is False:
+            # What was asked before the fault, or with it, does not tell that the fault is over.
+            if past.well_since is None and past.standing.asked > past.fault_asked:
+                past.well_since = now
+            due = None if past.well_since is None else self.due(past)
+            if due is None or now < due:
+                past.reason = self.waiting(past)
+                return due
+        past.told, past.reason, past.flapping = True, note, False
+        return None
 
     def waiting(self, past):
         """Why a chip without a fault is out of service. It says no time of day and no rest, since each change of a text is logged."""

@@ -52,7 +52,8 @@ class Standing:
 
     def poll(self, record, now, came):
         if record is not self.polled:  # the same record again is no newer answer
-            self.polled, self.asked = record, record.get("asked_at") or now
+            asked = record.get("asked_at")
+            self.polled, self.asked = record, now if asked is None else asked
         codes = record.get("error_codes")
         if codes is None and record.get("health_code") == 0:
             codes = ()  # a driver that cannot list codes, but says that all is well
