@@ -35,10 +35,12 @@ def until(check, seconds=60.0, what=None):
 
 
 class Process:
-    def __init__(self, argv, log, env=None):
+    def __init__(self, argv, log, env=None, output=None):
+        """`output`: a descriptor for standard output, instead of the log."""
         self.log = Path(log)
-        with open(log, "ab") as output:
-            self.process = subprocess.Popen(argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+        with open(log, "ab") as stream:
+            self.process = subprocess.Popen(argv, stdout=stream if output is None else output, stderr=stream, stdin=subprocess.DEVNULL,
+                                            env={**os.environ, **(env or {})})
         self.pid = self.process.pid
 
     def stop(self, number=signal.SIGTERM, seconds=60):
@@ -51,15 +53,17 @@ class Process:
 
 
 class Agent(Process):
-    def __init__(self, rig, name="agent", command=("serve",), **settings):
+    def __init__(self, rig, name="agent", command=("serve",), *, prefix=(), output=None, **settings):
         self.port = rig.free_port()
         env = {
             "PYTHONPATH": str(rig.package), "NPU_SIM_STATE": str(rig.state), "NPU_AGENT_SYSFS_ROOT": str(rig.sys),
             "NPU_AGENT_DEV_ROOT": str(rig.dev), "NPU_AGENT_KUBELET_DIR": str(rig.plugins), "NPU_AGENT_DCMI_LIBRARY": str(rig.library),
-            "NPU_AGENT_POLL_SECONDS": "0.1", "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}", "NPU_AGENT_CONFIG": str(rig.config),
+            "NPU_AGENT_POLL_SECONDS": "0.1", "NPU_AGENT_RECOVERY_SECONDS": "0", "NPU_AGENT_FLAP_COUNT": "0",
+            "NPU_AGENT_STATE_DIR": str(rig.folder / "state"), "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}",
+            "NPU_AGENT_CONFIG": str(rig.config),
         }
         env.update({"NPU_AGENT_" + key.upper(): str(value) for key, value in settings.items()})
-        super().__init__([rig.python, "-m", "npu_agent", *command], rig.folder / f"{name}.log", env)
+        super().__init__([*prefix, rig.python, "-m", "npu_agent", *command], rig.folder / f"{name}.log", env, output)
         self.started = time.monotonic()
 
     def get(self, path):
@@ -86,7 +90,8 @@ class Agent(Process):
 class Rig:
     """AGENT_PYTHON: another interpreter for the agent, one that has grpcio, protobuf and PyYAML."""
 
-    def __init__(self, folder, package, library, chips=8, python=None):
+    def __init__(self, folder, package, library, chips=8, *, python=None, other=0):
+        """`other` of the chips, the last ones, are 310P."""
         self.folder, self.package, self.library = Path(folder), package, library
         self.python = python or os.environ.get("AGENT_PYTHON") or sys.executable
         self.sys, self.dev, self.state = self.folder / "sys", self.folder / "dev", self.folder / "state.json"
@@ -101,17 +106,19 @@ class Rig:
             (self.sys / f"devices/system/node/node{node}").mkdir(parents=True)
         state = npu_sim.initial("a2", chips)
         state["kernel"].update(driver_loaded=True, driver_version="25.5.0")
+        for chip in state["chips"][chips - other:]:
+            chip.update(name="310P3", aicore_count=8)
         npu_sim.personalise(state, "rig")
         npu_sim.save(state, self.state)
         for chip in state["chips"]:
-            self.add_function(chip["pci_address"], chip["numa_node"])
+            self.add_function(chip["pci_address"], chip["numa_node"], {"910B3": "0xd802", "310P3": "0xd500"}[chip["name"]])
         for name in [*MANAGERS, *(f"davinci{chip['phy_id']}" for chip in state["chips"])]:
             (self.dev / name).touch()
 
-    def add_function(self, address, numa_node):
+    def add_function(self, address, numa_node, device="0xd802"):
         folder = self.sys / "bus/pci/devices" / address
         folder.mkdir()
-        values = {"vendor": "0x19e5", "device": "0xd802", "class": "0x120000", "subsystem_vendor": "0x19e5", "subsystem_device": "0x3000"}
+        values = {"vendor": "0x19e5", "device": device, "class": "0x120000", "subsystem_vendor": "0x19e5", "subsystem_device": "0x3000"}
         for name, value in {**values, "numa_node": numa_node}.items():
             (folder / name).write_text(f"{value}\n")
         (folder / "driver").symlink_to("../../drivers/devdrv_device_driver")
@@ -125,6 +132,9 @@ class Rig:
             place = place[part]
         place[last] = value
         npu_sim.save(state, self.state)
+
+    def chips(self):
+        return npu_sim.load(self.state)["chips"]
 
     def free_port(self):
         with socket.socket() as probe:
@@ -148,9 +158,9 @@ class Rig:
     def ask(self, name, **arguments):
         return control.ask(str(self.control), name=name, **arguments)
 
-    def numbers(self):
+    def numbers(self, resource=RESOURCE):
         """(allocatable, capacity) of the resource at this moment."""
-        return self.ask("allocatable").get(RESOURCE), self.ask("capacity").get(RESOURCE)
+        return self.ask("allocatable").get(resource), self.ask("capacity").get(resource)
 
     def restart_kubelet(self, down=0.0):
         before = self.ask("info")["start"]

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from . import __version__, cdi_file, config, health
+from . import __version__, cdi_file, config, health, reload
 from .eyes import Eyes
 from .log import Log
 from .look import Looker
@@ -49,34 +49,45 @@ def folder(text):
 
 def main(argv=None):
     options = parser().parse_args(argv)
+    source = reload.Source(options.config)
     try:
-        settings = config.load(options.config)
+        settings, levels = source.load()
     except config.ConfigError as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)
         return 2
     if options.command == "check":
-        if options.settings:
-            print("\n".join(f"{key}: {json.dumps(default)}  # {text}" for key, (default, _check, text) in config.SETTINGS.items()))
-        else:
-            print("the configuration is good")
-        return 0
+        return check(levels, options.settings)
     if options.command == "discover":
         return discover(settings, options.json)
     if options.command == "cdi":
         return cdi(settings, options)
-    return serve(settings)
+    return serve(settings, levels, source)
 
 
-def serve(settings):
+def serve(settings, levels, source):
     gc.disable()  # the service switches it on once everything is loaded
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers have no place in a process that starts a child
     log = Log(settings.log_level)
     eyes = Eyes(settings, log)
     eyes.start()
+    # asyncio does without it on Pythons that were built so, and nothing here speaks TLS: 4.5 MB of memory.
+    sys.modules["ssl"] = None
     from . import serve as service  # noqa: PLC0415  the driver is asked while gRPC loads
 
-    return service.serve(settings, eyes, log)
+    if service.serve(settings, levels, eyes, log, source):
+        reload.execute()
+    return 0
+
+
+def check(levels, list_settings):
+    if list_settings:
+        print("\n".join(f"{key}: {json.dumps(default)}  # {text}" for key, (default, _check, text) in config.SETTINGS.items()))
+        return 0
+    for note in levels.notes:
+        print(note)
+    print("the configuration is good")
+    return 0
 
 
 def cdi(settings, options):

@@ -4,6 +4,7 @@
 SETTINGS is the whole list. A wrong file is refused with every fault in it: file, line, key, what is allowed.
 """
 
+import json
 import os
 import re
 from types import SimpleNamespace
@@ -94,16 +95,34 @@ def whole(low, high):
     return check
 
 
+# What kubelet accepts was measured, and its source read: the API server has the same rule for pods (IsExtendedResourceName; the whole
+# name has to fit behind "requests." in a quota). The first rule that a name breaks is told. d: domain, n: name.
+LABELS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+RESOURCE_RULES = (
+    (lambda d, n: n is None, "it has no domain in front of a '/'"),
+    (lambda d, n: "/" in n, "it has more than one '/'"),
+    (lambda d, n: not d, "its domain is empty"),
+    (lambda d, n: d != d.lower(), "its domain has capitals"),
+    (lambda d, n: "_" in d, "its domain has an underscore"),
+    (lambda d, n: not LABELS.fullmatch(d), "its domain is none: parts of a-z, 0-9 and '-', with dots between"),
+    (lambda d, n: d.endswith("kubernetes.io"), "domains that end with kubernetes.io belong to Kubernetes"),
+    (lambda d, n: d.startswith("requests."), "'requests.' in front belongs to quotas of Kubernetes"),
+    (lambda d, n: len(d) > 253 - len("requests."), "its domain has more than 244 characters"),
+    (lambda d, n: not n, "there is nothing behind its '/'"),
+    (lambda d, n: len(n) > 63, "the part behind its '/' has more than 63 characters"),
+    (lambda d, n: not re.fullmatch(r"[-A-Za-z0-9_.]*", n), "the part behind its '/' has more than letters, digits, '-', '_', '.'"),
+    (lambda d, n: not (n[0] + n[-1]).isalnum(), "the part behind its '/' must begin and end with a letter or a digit"),
+)
+
+
 def resource_name(value):
-    """What kubelet accepts was measured; the API server has the same rule for pods."""
     if value in ("", None):
         return ""
-    allowed = "empty (by family), or domain/name such as huawei.com/Ascend910: a lower-case domain, then letters, digits, '-', '_', '.'"
-    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-    match = re.fullmatch(rf"({label}(\.{label})*)/([A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)", str(value))
-    if match is None or match.group(1).endswith("kubernetes.io") or match.group(1).startswith("requests."):
-        raise ValueError(allowed)
-    return value
+    domain, slash, name = str(value).partition("/")
+    for broken, words in RESOURCE_RULES:
+        if broken(domain, name if slash else None):
+            raise ValueError(f"empty (by family), or a name such as huawei.com/Ascend910; of this one {words}")
+    return str(value)
 
 
 def address(value):
@@ -161,6 +180,18 @@ SETTINGS = {
     "log_level": ("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged"),
 }
 
+# What settings have to do with each other: (broken, the key to mend, words).
+CROSS_RULES = (
+    (lambda s: s.allocate_by == "cdi" and not s.cdi_folder, "allocate_by",
+     "so cdi_folder must be set, to a folder that the engine reads: /etc/cdi"),
+    (lambda s: s.allocate_by == "cdi" and s.allocate_mounts == "always", "allocate_mounts",
+     "but with `allocate_by: cdi` the mounts stand in the CDI specification: leave it out"),
+    (lambda s: s.stuck_retry < s.query_timeout, "stuck_retry", "which is less than query_timeout"),
+    (lambda s: s.probe and s.probe_timeout > s.probe_period, "probe_timeout", "which is more than probe_period"),
+)
+# A line of key and JSON scalar that means the same in YAML.
+PLAIN = re.compile(r'([a-z_]+): ("[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|true|false|null) *')
+
 
 def load(file=None, environ=None):
     """The settings as attributes. A file that was asked for must exist; without the default file the defaults hold."""
@@ -183,9 +214,9 @@ def load(file=None, environ=None):
             values[key] = check(value)
         except ValueError as error:
             faults.append(f"{place}: {key} is {value!r}; allowed: {error}")
-    if values.get("allocate_by") == "cdi" and values.get("cdi_folder") == "":
-        place = given["allocate_by"][1]
-        faults.append(f"{place}: allocate_by is 'cdi', so cdi_folder must be set, to a folder that the engine reads: /etc/cdi")
+    for rule, key, words in CROSS_RULES:
+        if not faults and rule(SimpleNamespace(**values)):
+            faults.append(f"{given.get(key, (None, 'default'))[1]}: {key} is {values[key]!r}, {words}")
     if faults:
         raise ConfigError(faults)
     return SimpleNamespace(**values)
@@ -193,16 +224,36 @@ def load(file=None, environ=None):
 
 def read_file(name, must_exist):
     """({key: (value, place)}, faults) of a YAML file whose top is a mapping of scalars."""
-    import yaml  # noqa: PLC0415  discover and serve without a file do not need it
+    try:
+        with open(name, encoding="utf-8") as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        return {}, [f"{name}: there is no such file"] if must_exist else []
+    except (OSError, UnicodeDecodeError) as error:
+        return {}, [f"{name}: cannot be read: {error}"]
+    given = read_plain(name, text)
+    return (given, []) if given is not None else read_yaml(name, text)
+
+
+def read_plain(name, text):
+    """The same for a text of plain `key: value` lines, as the role writes it; None for any other. YAML takes memory and time to load."""
+    given = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip(" ") or line.startswith("#"):
+            continue
+        match = PLAIN.fullmatch(line)
+        if match is None or match.group(1) not in SETTINGS or match.group(1) in given:
+            return None
+        given[match.group(1)] = (json.loads(match.group(2)), f"{name} line {number}")
+    return given
+
+
+def read_yaml(name, text):
+    import yaml  # noqa: PLC0415  most files do not need it
 
     given, faults = {}, []
     try:
-        with open(name, encoding="utf-8") as stream:
-            top = yaml.compose(stream, Loader=yaml.SafeLoader)
-    except FileNotFoundError:
-        return given, [f"{name}: there is no such file"] if must_exist else []
-    except (OSError, UnicodeDecodeError) as error:
-        return given, [f"{name}: cannot be read: {error}"]
+        top = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" line {mark.line + 1}"

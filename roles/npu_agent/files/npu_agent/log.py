@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Events as JSON lines on standard output, one object each."""
+"""Events as JSON lines on standard output, one object each. Whoever does not read them holds up nobody."""
 
 import json
+import os
+import stat
 import sys
+import threading
 import time
 
 LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+ROOM = 65536  # bytes that wait for a reader
 
 
 class Log:
-    def __init__(self, level="info", stream=None):
-        self.lowest, self.stream = LEVELS[level], stream or sys.stdout
+    """Lines that find no room are left out, and the next one that does says how many they were."""
+
+    def __init__(self, level="info", descriptor=None):
+        self.set_level(level)
+        self.descriptor = sys.stdout.fileno() if descriptor is None else descriptor
+        self.lock, self.waiting, self.lost = threading.Lock(), b"", 0
+        kind = os.fstat(self.descriptor).st_mode
+        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+            # The journal's socket, a pipe to a collector: one that is full would hold up kubelet's calls. A terminal is left as it is: it
+            # is the shell's too.
+            os.set_blocking(self.descriptor, False)
+
+    def set_level(self, level):
+        self.lowest = LEVELS[level]
 
     def __call__(self, event, level="info", **fields):
         if LEVELS[level] < self.lowest:
@@ -19,11 +35,30 @@ class Log:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
         line = {"time": stamp, "level": level, "event": event}
         line.update(fields)
+        with self.lock:
+            self.write()
+            if self.lost:
+                line["lines_lost"] = self.lost
+            data = (json.dumps(line, default=str) + "\n").encode()
+            if self.waiting and len(self.waiting) + len(data) > ROOM:
+                self.lost += 1
+                return
+            self.waiting, self.lost = self.waiting + data, 0
+            self.write()
+
+    def flush(self):
+        """Try again to write what waits; to be called from time to time."""
+        with self.lock:
+            self.write()
+
+    def write(self):
         try:
-            self.stream.write(json.dumps(line, default=str) + "\n")
-            self.stream.flush()
+            while self.waiting:
+                self.waiting = self.waiting[os.write(self.descriptor, self.waiting):]
+        except BlockingIOError:
+            pass
         except OSError:
-            pass  # nobody reads: serving devices is worth more than the log
+            self.waiting = b""  # nobody reads any more: serving devices is worth more than the log
 
 
 class Once:

@@ -2,6 +2,7 @@
 """The gRPC service that kubelet calls, on one socket, from one registration to the next."""
 
 import asyncio
+import itertools
 import os
 
 import grpc
@@ -11,8 +12,11 @@ from . import allocate, health, messages
 from .prefer import prefer
 
 API_VERSION = "v1beta1"
-PAUSE = 1.0  # at most one list a second; the first change after a quiet second goes out at once
+GOOD_PAUSE, BAD_PAUSE = 1.0, 0.05  # seconds between two lists
+GRACE = 0.5  # seconds that a call has to end by itself
+DRAIN_SECONDS = 0.8
 SERVER_OPTIONS = [("grpc.so_reuseport", 0)]
+SERIAL = itertools.count()  # several servers of one process have names of their own
 
 
 def options():
@@ -21,13 +25,13 @@ def options():
 
 
 def encode(numa_nodes):
-    """A function that makes kubelet's message of chips. A topology is only given for a NUMA node that this host has: with any other
-    number every pod is refused with TopologyAffinityError (measured)."""
+    """A function that makes kubelet's message of (id, Chip) pairs. A topology is only given for a NUMA node that this host has: with any
+    other number every pod is refused with TopologyAffinityError (measured)."""
 
-    def encoder(chips):
+    def encoder(units):
         message = messages.ListAndWatchResponse()
-        for chip in chips:
-            device = message.devices.add(ID=chip.id, health=health.HEALTHY if chip.healthy else health.UNHEALTHY)
+        for name, chip in units:
+            device = message.devices.add(ID=name, health=health.HEALTHY if chip.healthy else health.UNHEALTHY)
             if chip.numa_node in numa_nodes:
                 device.topology.nodes.add(ID=chip.numa_node)
         return message.SerializeToString(deterministic=True)
@@ -52,29 +56,89 @@ def file_id(path):
     return found.st_dev, found.st_ino
 
 
-class Plugin:
-    """One server on one socket. `stream_changed` is set when a ListAndWatch begins or ends."""
+class Stream:
+    """What one ListAndWatch call is told, and when: bad news at once, good news at most once in GOOD_PAUSE, the newest list always."""
 
-    def __init__(self, board, settings, log, counters):
-        self.board, self.settings, self.log, self.counters = board, settings, log, counters
-        self.server = None
-        self.path = None
-        self.own = None
-        self.streams = 0
-        self.streamed = False
-        self.closing = False
-        self.stream_changed = asyncio.Event()
+    def __init__(self, board):
+        self.board = board
+        self.wake, self.ended, self.emptied = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.over = self.empty = False
+        self.told = (0, False, set())  # version, empty, ids that may be used
+
+    def end(self):
+        self.over = True
+        self.wake.set()
+
+    def message(self):
+        self.told = self.board.version, self.empty, healthy_ids(self.board.units)
+        return b"" if self.empty else self.board.payload
+
+    async def due(self):
+        """Called when a list is on its way: return when the next one should go out."""
+        version, empty, healthy = self.told
+        if empty:
+            self.emptied.set()
+        clock = asyncio.get_running_loop().time
+        sent = clock()
+        while not self.over and self.empty == empty:
+            self.wake.clear()
+            left = None
+            if self.board.version != version and not empty:
+                left = sent + pause(healthy, self.board.units) - clock()
+                if left <= 0:
+                    return
+            await until(self.wake, left)
+
+    async def drain(self):
+        """Have kubelet hear of an empty list: it takes the capacity away."""
+        self.empty = True
+        self.wake.set()
+        await until(self.emptied, DRAIN_SECONDS)
+
+
+def healthy_ids(units):
+    return {name for name, chip in units.items() if chip.healthy}
+
+
+def pause(told, units):
+    """Seconds between the list that told these ids healthy and the next one. One that must not be used any more cannot wait."""
+    return GOOD_PAUSE if told <= healthy_ids(units) else BAD_PAUSE
+
+
+async def until(event, seconds=None):
+    """True when the event came in time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+class Plugin:
+    """One server on one socket. `changed` is called when a ListAndWatch begins or ends.
+
+    Never two streams: kubelet's clean-up of one that ends late hits its successor as well, because it goes by the resource's name. So a
+    second call ends the first one before it is answered; `streams` counts them, and session.py does not trust a registration with two.
+    """
+
+    def __init__(self, board, settings, log, counters, changed):
+        self.board, self.settings, self.log, self.counters, self.changed = board, settings, log, counters, changed
+        self.server = self.path = self.own = None
+        self.stream, self.streams = None, 0
 
     async def open(self, path):
         """Serve on `path`, which may be another agent's: the new one takes its place in one step.
 
         gRPC removes its socket by name when it stops, whoever's it is by then; so it binds a name of its own, and the file is renamed.
         """
-        scratch = os.path.join(os.path.dirname(path), f".npu-agent-{os.getpid()}.sock")
+        scratch = os.path.join(os.path.dirname(path), f".npu-agent-{os.getpid()}-{next(SERIAL)}.sock")
         self.server = aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((self.handlers(),))
         remove_if(scratch)
-        self.server.add_insecure_port(f"unix://{scratch}")
+        try:
+            self.server.add_insecure_port(f"unix://{scratch}")
+        except RuntimeError as error:  # gRPC's word for a name that cannot be bound
+            raise OSError(str(error)) from None
         await self.server.start()
         os.chmod(scratch, 0o600)
         self.path, self.own = path, file_id(scratch)
@@ -83,16 +147,19 @@ class Plugin:
     def owned(self):
         return self.own is not None and file_id(self.path) == self.own
 
+    async def drain(self):
+        if self.stream is not None:
+            await self.stream.drain()
+
     async def close(self):
         """End the stream first: kubelet's clean-up of a late one would hit the next registration. No empty list: it would take the
         capacity away as well. The socket file goes only if it is still ours."""
-        self.closing = True
-        for waiter in self.board.waiters:
-            waiter.set()
+        if self.stream is not None:
+            self.stream.end()
         if self.path and self.owned():
             remove_if(self.path)
         if self.server is not None:
-            await self.server.stop(0.5)
+            await self.server.stop(GRACE)
 
     def handlers(self):
         def unary(method, request, answer):
@@ -114,33 +181,25 @@ class Plugin:
         return messages.PreStartContainerResponse()
 
     async def list_and_watch(self, request, context):
-        self.streams, self.streamed = self.streams + 1, True
-        self.stream_changed.set()
-        clock = asyncio.get_running_loop().time
-        last = clock() - PAUSE
+        stream, before = Stream(self.board), self.stream
+        self.stream, self.streams = stream, self.streams + 1
         try:
-            while not self.closing:
-                version = self.board.version
-                yield self.board.payload
+            if before is not None:
+                self.counters["streams_replaced"] += 1
+                before.end()
+                await until(before.ended, GRACE)
+            self.changed()
+            self.board.waiters.add(stream.wake)
+            while not stream.over:
+                yield stream.message()
                 self.counters["lists_sent"] += 1
-                await self.newer(version)
-                wait = last + PAUSE - clock()
-                if wait > 0 and not self.closing:
-                    await asyncio.sleep(wait)
-                last = clock()
+                await stream.due()
         finally:
-            self.streams -= 1
-            self.stream_changed.set()
-
-    async def newer(self, version):
-        waiter = asyncio.Event()
-        self.board.waiters.add(waiter)
-        try:
-            while self.board.version == version and not self.closing:
-                await waiter.wait()
-                waiter.clear()
-        finally:
-            self.board.waiters.discard(waiter)
+            self.board.waiters.discard(stream.wake)
+            stream.ended.set()
+            if self.stream is stream:
+                self.stream = None
+            self.changed()
 
     async def get_preferred(self, request, context):
         response = messages.PreferredAllocationResponse()
@@ -148,6 +207,7 @@ class Plugin:
             chosen = prefer(self.board, container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size,
                             self.settings.shares)
             response.container_responses.add(deviceIDs=chosen)
+        self.counters["preferred"] += len(request.container_requests)
         return response
 
     async def allocate(self, request, context):

@@ -4,65 +4,162 @@
 import asyncio
 import collections
 import gc
+import os
 import signal
 import sys
+import threading
 
-from . import __version__
-from .board import OldBoard as Board
+from . import __version__, config, reload, status
 from .log import Once
+from .node import Node
 from .plugin import encode, numa_nodes
 from .session import Session
-from .status import Endpoint
+from .watch import Folder
+
+END_SECONDS = 1.4  # for the streams: `drain` and the grace of calls fit in
+LIMIT_SECONDS = 1.9  # then the process ends whatever else does not
+SOONEST_REVIEW = 0.02
 
 
 class Service:
-    def __init__(self, settings, eyes, log):
-        self.settings, self.eyes, self.log = settings, eyes, log
+    """sessions: {resource: Session}, one for each that this node has had since the start."""
+
+    def __init__(self, settings, levels, eyes, log, source):
+        self.settings, self.eyes, self.log, self.source = settings, eyes, log, source
         self.counters = collections.Counter()
-        self.board = Board(settings, log, encode(numa_nodes(settings.sysfs_root)))
-        self.session = Session(settings, self.board, log, self.counters)
-        self.endpoint = Endpoint(settings, self.session, self.board, self.counters, log)
-        self.say = Once(log)
+        self.node = Node(settings, log, encode(numa_nodes(settings.sysfs_root)), levels)
+        self.folder = Folder(settings.kubelet_dir, log)
+        self.sessions, self.tasks = {}, []
+        self.endpoint = status.Endpoint(self)
+        self.say, self.say_problems = Once(log), Once(log)
+        self.stopping, self.execute = asyncio.Event(), False
+        self.timer = None
+        self.looked_at = None  # monotonic time of the last look at which the driver told of all chips
+        self.faults = []  # of a configuration that was refused
+        self.inherited = reload.inherited()
+
+    # --- the chips
 
     def take(self):
         """What the eyes have seen since the last time; may come after the end of the service."""
         while not self.eyes.inbox.empty():
             sight, when = self.eyes.inbox.get()
-            if not sight.complete:
-                self.counters["looks_failed"] += 1
-            self.board.update(sight, when)
-            if self.board.problems and self.board.resource:
-                self.say("chips", "warning", problems=self.board.problems)
+            if sight.complete:
+                self.looked_at = when
             else:
-                self.say.over()
-            self.session.look_again.set()
+                self.counters["looks_failed"] += 1
+            self.counters["fault_events"] += len(sight.events)
+            self.node.update(sight, when)
+        reload.reap(self.inherited)
+        self.log.flush()
+        self.judged()
+
+    def review(self):
+        self.node.review(asyncio.get_running_loop().time())
+        self.judged()
+
+    def judged(self):
+        """After each judgement: new resources get a session, and time is kept for the next one."""
+        for resource, board in self.node.boards.items():
+            if resource not in self.sessions and not self.stopping.is_set():
+                self.sessions[resource] = session = Session(self.settings, board, self.folder, self.log, self.counters)
+                self.tasks.append(asyncio.ensure_future(session.run()))
+        self.tell()
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer, due = None, self.node.next_review
+        if due is not None and not self.stopping.is_set():
+            loop = asyncio.get_running_loop()
+            self.timer = loop.call_at(max(due, loop.time() + SOONEST_REVIEW), self.review)
+
+    def tell(self):
+        """Say what is wrong with the node once, not with each look."""
+        if self.sessions:
+            self.say.over()
+            if self.node.problems:
+                self.say_problems("chips", "warning", problems=self.node.problems)
+            else:
+                self.say_problems.over()
+        elif self.node.present is False:
+            self.say("no NPU on this node; looking again from time to time")
+        elif self.node.present:
+            self.say("the NPUs cannot be used, nothing is registered", "error", cause=status.no_chips(self.node))
+
+    # --- life
+
+    def stop(self):
+        if not self.stopping.is_set():
+            guard = threading.Timer(LIMIT_SECONDS, self.give_up)
+            guard.daemon = True
+            guard.start()
+            self.stopping.set()
+
+    def give_up(self):
+        self.log("stopped", "warning", cause="something did not end in time")
+        os._exit(0)
+
+    def reload(self):
+        """Read the configuration again. A faulty one changes nothing."""
+        self.counters["reloads"] += 1
+        try:
+            settings, levels = self.source.load()
+        except config.ConfigError as error:
+            self.counters["reloads_refused"] += 1
+            self.faults = error.faults
+            self.log("the new configuration is refused, the old one stays", "error", faults=error.faults)
+            return
+        self.faults = []
+        changed = reload.changes(self.settings, settings)
+        told = {key: list(values) for key, values in changed.items()}
+        if not reload.in_place(changed):
+            self.log("configuration changed, starting anew", changed=told)
+            self.execute = True
+            self.stop()
+            return
+        vars(self.settings).update(vars(settings))  # in place: everybody holds the same object
+        self.log.set_level(settings.log_level)
+        self.log("configuration read again", changed=told, notes=levels.notes)
+        self.node.reload(self.settings, levels)
+        self.review()
 
     async def run(self):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.session.stopping.set)
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        if self.source.asked:
+            self.reload()
+        self.folder.look()
         self.eyes.notify = lambda: loop.call_soon_threadsafe(self.take)
         self.take()
-        await self.endpoint.start()
+        self.tasks.append(asyncio.ensure_future(self.endpoint.start()))
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
         gc.enable()
         sys.setswitchinterval(0.0005)  # the thread that looks at the chips must not hold up a call for Python's usual 5 ms
-        try:
-            await self.session.run()
-        finally:
-            self.eyes.notify = None
-            self.endpoint.close()
+        await self.stopping.wait()
+        self.eyes.notify = None
+        for session in self.sessions.values():
+            session.drain = self.settings.on_stop == "drain" and not self.execute
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks, timeout=END_SECONDS)
+        self.folder.close()
+        self.endpoint.close()
+        if not self.execute:
             self.log("stopped")
 
 
-def serve(settings, eyes, log):
+def serve(settings, levels, eyes, log, source):
+    """Serve until a signal ends it. True: this process is to be executed anew."""
     log("started", version=__version__, kubelet_dir=settings.kubelet_dir, allocate_mode=settings.allocate_mode,
         allocate_by=settings.allocate_by, cdi_folder=settings.cdi_folder or None)
 
     async def run():
-        await Service(settings, eyes, log).run()  # made inside: Python 3.9 ties events to the loop that runs
+        service = Service(settings, levels, eyes, log, source)  # made inside: Python 3.9 ties events to the loop that runs
+        await service.run()
+        return service.execute
 
-    asyncio.run(run())
+    again = asyncio.run(run())
     eyes.stop()
-    return 0
+    return again

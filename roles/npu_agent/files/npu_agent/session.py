@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keeps this node's NPUs registered with kubelet, whatever either of them goes through."""
+"""Keeps one resource of this node registered with kubelet, whatever either of them goes through."""
 
 import asyncio
 import os
 import socket
+import zlib
 
 import grpc
 
 from .log import Once
-from .plugin import Plugin, register
-from .watch import Folder, stamp
+from .plugin import Plugin, register, until
+from .watch import stamp
 
 STREAM_SECONDS = 5.0  # kubelet opens ListAndWatch within milliseconds of Register (measured)
-RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+# The first is there for kubelet, which cleans up after a stream by the resource's name (its source): what registers again before that
+# is cleaned up as well.
+RETRY_SECONDS = (0.2, 0.2, 0.5, 1.0, 2.0, 5.0)
+SETTLE_SECONDS = 1.0  # until kubelet has cleaned up after a stream
+STEADY_SECONDS = 5.0  # a registration that ends sooner counts as a failure
 TAKEN_OVER_POLL = 2.0
-KNOCKS = 20
+KNOCK_SECONDS, KNOCKS, SLOW_KNOCK_SECONDS = 0.05, 20, 0.5
+NAME_ROOM = 24  # of a resource's name in a socket's
 
 # States, as /readyz tells them.
 STARTING, NO_NPU, DRIVER, KUBELET, REGISTERING, SERVING, STANDBY = (
@@ -22,25 +28,37 @@ STARTING, NO_NPU, DRIVER, KUBELET, REGISTERING, SERVING, STANDBY = (
 )
 
 
+def endpoint_of(resource):
+    """Name of the socket for a resource. Two long names that begin alike get different ones."""
+    name = resource.rsplit("/", 1)[1]
+    if len(name) > NAME_ROOM:
+        name = f"{name[:NAME_ROOM - 9]}-{zlib.crc32(resource.encode()):08x}"
+    return f"npu-agent-{name}.sock"
+
+
 class Session:
-    def __init__(self, settings, board, log, counters):
-        self.settings, self.board, self.log, self.counters = settings, board, log, counters
+    """`wake` is set whenever something may have changed: the folder, the stream. To end it, cancel run()."""
+
+    def __init__(self, settings, board, folder, log, counters):
+        self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
+        self.log = lambda event, level="info", **fields: log(event, level, resource=board.resource, **fields)
+        self.say = Once(self.log)
         self.state, self.cause = STARTING, ""
-        self.registered = False
+        self.registered, self.since = False, 0.0
+        self.drain = False  # what to do with the stream at the end
         self.plugin = None
-        self.stopping, self.look_again = asyncio.Event(), asyncio.Event()
-        self.folder = Folder(settings.kubelet_dir)
+        self.wake = asyncio.Event()
         self.kubelet_socket = os.path.join(settings.kubelet_dir, "kubelet.sock")
-        self.say = Once(log)
+        self.path = os.path.join(settings.kubelet_dir, endpoint_of(board.resource))
         self.failures, self.knocks, self.knocked = 0, 0, None
 
     @property
-    def endpoint(self):
-        return f"npu-agent-{self.board.resource.rsplit('/', 1)[1][:24]}.sock"
+    def stream_open(self):
+        return self.plugin is not None and self.plugin.stream is not None
 
     @property
-    def stream_open(self):
-        return self.plugin is not None and self.plugin.streams > 0
+    def ready(self):
+        return self.state == SERVING and self.stream_open
 
     def enter(self, state, cause="", event=None, level="info"):
         """Take a state; an event says it once, with its cause."""
@@ -49,56 +67,48 @@ class Session:
             self.say(event, level, cause=cause)
 
     async def run(self):
-        self.folder.start()
+        self.folder.listeners.add(self.wake.set)
         try:
-            while not self.stopping.is_set():
-                await self.once()
+            while True:
+                try:
+                    await self.once()
+                except Exception as error:  # a fault of ours must not end the service of this resource
+                    self.failures += 1
+                    self.enter(REGISTERING, f"a fault of npu-agent: {error!r}", "not registered, trying again", "error")
+                    await asyncio.sleep(RETRY_SECONDS[-1])
         finally:
-            self.folder.close()
+            self.folder.listeners.discard(self.wake.set)
 
     async def once(self):
         """From no registration to the end of one."""
-        if self.board.resource is None:
-            self.without_chips()
-            self.look_again.clear()
-            await self.folder.wait(self.stopping, self.look_again)
-            return
         before = stamp(self.kubelet_socket)
         if before is None or not alive(self.kubelet_socket):
             await self.await_kubelet(before)
             return
-        path = os.path.join(self.settings.kubelet_dir, self.endpoint)
-        plugin = self.plugin = Plugin(self.board, self.settings, self.log, self.counters)
+        plugin = self.plugin = Plugin(self.board, self.settings, self.log, self.counters, self.wake.set)
         try:
-            await plugin.open(path)
+            await plugin.open(self.path)
             await self.register(plugin)
             cause = await self.hold(plugin, before)
+            if self.registered:
+                self.over(cause)
         except OSError as error:
-            cause = f"cannot serve in {self.settings.kubelet_dir}: {error}"
-            self.fail(cause)
+            self.fail(f"cannot serve in {self.settings.kubelet_dir}: {error}")
         except grpc.RpcError as error:
-            cause = f"kubelet refused the registration: {error.details() or error.code().name}"
-            self.fail(cause)
+            self.fail(f"kubelet refused the registration: {error.details() or error.code().name}")
         finally:
-            was, self.registered = self.registered, False
-            taken = plugin.own is not None and not plugin.owned() and alive(path)
+            self.registered = False
+            taken = plugin.own is not None and not plugin.owned() and alive(self.path)
+            if self.drain:
+                await plugin.drain()
             await plugin.close()
             self.plugin = None
-        if self.stopping.is_set():
-            return
-        if was:
-            self.log("registration ended", "warning")
         if taken:
-            await self.stand_by(path)
-        elif self.failures:
-            await self.pause(RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS)) - 1])
-
-    def without_chips(self):
-        if self.board.present is False:
-            self.enter(NO_NPU, "this node has no NPU", "no NPU on this node; looking again from time to time")
-        elif self.board.present:
-            cause = "; ".join(self.board.problems) or "the driver names no chip"
-            self.enter(DRIVER, cause, "the NPUs cannot be used, nothing is registered", "error")
+            await self.stand_by()
+        else:
+            await self.pause(RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS) - 1)], before)
+        if stamp(self.kubelet_socket) != before:
+            self.failures = 0  # of a kubelet that is gone
 
     async def await_kubelet(self, seen):
         """Kubelet's socket has a name before somebody listens on it, so a new one is tried more often for a moment."""
@@ -114,11 +124,11 @@ class Session:
                      "(kubelet has it fixed at /var/lib/kubelet/device-plugins)")
         self.enter(KUBELET, cause)
         self.say.event("waiting for kubelet", cause=cause)
-        await self.pause(0.05 if seen and self.knocks < KNOCKS else None)
+        self.wake.clear()
+        await until(self.wake, None if seen is None else KNOCK_SECONDS if self.knocks < KNOCKS else SLOW_KNOCK_SECONDS)
 
     async def register(self, plugin):
         self.enter(REGISTERING, self.cause if self.failures else "")
-        plugin.stream_changed.clear()
         await register(self.kubelet_socket, os.path.basename(plugin.path), self.board.resource)
         self.counters["registrations"] += 1
 
@@ -128,50 +138,71 @@ class Session:
 
     async def hold(self, plugin, before):
         """Return why the registration is over."""
-        deadline = asyncio.get_running_loop().time() + STREAM_SECONDS
+        clock = asyncio.get_running_loop().time
+        deadline, doubted = clock() + STREAM_SECONDS, None
         while True:
-            if self.stopping.is_set():
-                return "stopping"
+            self.wake.clear()
             if not plugin.owned():
                 return "the plugin's socket is gone: kubelet has started anew"
             if stamp(self.kubelet_socket) not in (before, None):
                 return "kubelet has a new socket: it has started anew"
-            plugin.stream_changed.clear()
-            if plugin.streams:
-                self.serve()
-            elif plugin.streamed:
-                self.failures += 1
+            left = None
+            if plugin.stream is None and plugin.streams:
                 return "kubelet ended the stream"
-            elif asyncio.get_running_loop().time() > deadline:
-                self.fail("kubelet took the registration but did not ask for the devices")
-                return self.cause
-            await self.folder.wait(plugin.stream_changed, self.stopping)
+            if plugin.stream is None:
+                left = deadline - clock()
+                if left <= 0:
+                    self.fail("kubelet took the registration but did not ask for the devices")
+                    return self.cause
+            elif plugin.streams > 1:
+                # Whose stream is it? Kubelet may have cleaned up by the first one's end, and not know us any more.
+                doubted = doubted or clock() + SETTLE_SECONDS
+                left = doubted - clock()
+                if left <= 0:
+                    return "ListAndWatch was called a second time, so that it is not known what kubelet thinks: registering anew"
+            else:
+                self.serve()
+            await until(self.wake, left)
 
     def serve(self):
         if self.registered:
             return
-        self.registered, self.failures = True, 0
+        self.registered, self.since = True, asyncio.get_running_loop().time()
         healthy, total = self.board.count()
         self.say.over()
         self.enter(SERVING)
-        self.log("registered", resource=self.board.resource, endpoint=self.endpoint, healthy=healthy, total=total)
+        self.log("registered", endpoint=os.path.basename(self.path), healthy=healthy, total=total)
 
-    async def stand_by(self, path):
+    def over(self, cause):
+        held = asyncio.get_running_loop().time() - self.since
+        self.failures = 0 if held > STEADY_SECONDS else self.failures + 1
+        self.enter(REGISTERING, cause)
+        self.log("registration ended", "warning", cause=cause)
+
+    async def stand_by(self):
         """Another agent has taken the socket's name. Two that fight for it would flap; this one waits until the other is gone."""
-        self.enter(STANDBY, f"another agent serves {path}", "another agent has taken over, standing by", "warning")
-        while not self.stopping.is_set() and alive(path):
-            await self.folder.wait(self.stopping, timeout=TAKEN_OVER_POLL)
+        self.enter(STANDBY, f"another agent serves {self.path}", "another agent has taken over, standing by", "warning")
+        while alive(self.path):
+            self.wake.clear()
+            await until(self.wake, TAKEN_OVER_POLL)
 
-    async def pause(self, seconds):
-        await self.folder.wait(self.stopping, **({} if seconds is None else {"timeout": seconds}))
+    async def pause(self, seconds, seen):
+        """For so long, or until kubelet has another socket than `seen`."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
+        while stamp(self.kubelet_socket) == seen and clock() < end:
+            self.wake.clear()
+            await until(self.wake, end - clock())
 
 
 def alive(path):
-    """Somebody accepts connections on this socket."""
+    """Somebody listens on this socket. One with a full queue does, too; nobody is waited for."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1)
+        probe.setblocking(False)
         try:
             probe.connect(path)
+        except BlockingIOError:
+            return True
         except OSError:
             return False
     return True

@@ -5,20 +5,66 @@ import asyncio
 import json
 
 from . import __version__
-from .session import SERVING
+from .session import DRIVER, KUBELET, NO_NPU, REGISTERING, SERVING, STANDBY, STARTING
 
 LIMIT = 8192
+# Of several resources the state to tell is the first of these that one of them is in.
+WORST = (STARTING, REGISTERING, STANDBY, KUBELET, SERVING)
 
 
-def ready_report(session, board):
-    healthy, total = board.count()
-    reasons = [session.cause] if session.cause else []
-    reasons += [problem for problem in board.problems if problem not in session.cause]
-    reasons += [f"{chip.id}: {chip.reason}" for chip in board.chips.values() if not chip.healthy]
+def no_chips(node):
+    return "; ".join(node.problems) or "the driver names no chip"
+
+
+def state_of(service):
+    """(state, causes) of the whole."""
+    if service.sessions:
+        causes = list(dict.fromkeys(session.cause for session in service.sessions.values() if session.cause))
+        return min((session.state for session in service.sessions.values()), key=WORST.index), causes
+    if service.node.present is False:
+        return NO_NPU, ["this node has no NPU"]
+    return (DRIVER, [no_chips(service.node)]) if service.node.present else (STARTING, [])
+
+
+def whole_chips(boards):
+    """{chip: whether it may take work}; slices count as the chip that they are of."""
+    found = {}
+    for board in boards:
+        for chip in board.chips.values():
+            key = chip.id if chip.slice is None else chip.phy_id
+            found[key] = found.get(key, True) and chip.healthy
+    return found
+
+
+def reasons_of(chips):
+    return [f"{chip.id}: {chip.reason}" for chip in chips if not chip.healthy]
+
+
+def ready_report(service):
+    """`healthy` and `total` are chips; those of `resources` are the ids that kubelet counts."""
+    node, sessions = service.node, list(service.sessions.values())
+    state, reasons = state_of(service)
+    reasons += [problem for problem in node.problems if not any(problem in reason for reason in reasons)]
+    resources = []
+    for session in sessions:
+        healthy, total = session.board.count()
+        unfit = reasons_of(session.board.chips.values())
+        reasons += unfit
+        resources.append({
+            "resource": session.board.resource, "ready": session.ready, "state": session.state, "registered": session.registered,
+            "stream_open": session.stream_open, "healthy": healthy, "total": total,
+            "reasons": ([session.cause] if session.cause else []) + unfit,
+        })
+    if service.folder.trouble:
+        reasons.append(service.folder.trouble)
+    reasons += [f"the new configuration is refused: {fault}" for fault in service.faults]
+    chips = whole_chips(node.boards.values())
     return {
-        "ready": session.state == SERVING and session.stream_open, "state": session.state, "version": __version__,
-        "resource": board.resource, "registered": session.registered, "stream_open": session.stream_open,
-        "healthy": healthy, "total": total, "reasons": reasons,
+        "ready": bool(sessions) and all(session.ready for session in sessions), "state": state, "version": __version__,
+        "resource": ", ".join(session.board.resource for session in sessions) or None,
+        "registered": bool(sessions) and all(session.registered for session in sessions),
+        "stream_open": bool(sessions) and all(session.stream_open for session in sessions),
+        "healthy": sum(chips.values()), "total": len(chips), "reasons": reasons, "resources": resources,
     }
 
 
@@ -26,9 +72,19 @@ def label(text):
     return str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def metrics(session, board, counters):
+COUNTERS = (
+    ("registrations", "Registrations that kubelet accepted."), ("lists_sent", "Device lists sent to kubelet."),
+    ("streams_replaced", "ListAndWatch calls that came while another one was open."),
+    ("allocations", "Containers that got chips."), ("allocations_refused", "Allocate calls that were refused."),
+    ("preferred", "Containers for which kubelet asked what fits best."),
+    ("looks_failed", "Looks at the chips at which the driver did not tell of all."), ("fault_events", "Fault events of the driver."),
+    ("reloads", "Times the configuration was read again."), ("reloads_refused", "Times it was faulty, so that the old one stayed."),
+)
+
+
+def metrics(service, now):
     """The text format of Prometheus. A chip's state is what kubelet was told, so what is not known is not Healthy there either."""
-    lines = []
+    lines, node, sessions = [], service.node, service.sessions
 
     def add(name, kind, text, rows):
         lines.append(f"# HELP npu_agent_{name} {text}")
@@ -37,37 +93,48 @@ def metrics(session, board, counters):
             inside = ",".join(f'{key}="{label(item)}"' for key, item in labels.items())
             lines.append(f"npu_agent_{name}{{{inside}}} {value}" if inside else f"npu_agent_{name} {value}")
 
-    add("info", "gauge", "Version and resource of the agent.", [({"version": __version__, "resource": board.resource or ""}, 1)])
-    add("registered", "gauge", "1 while kubelet knows the resource and listens.", [({}, int(session.registered and session.stream_open))])
-    add("state", "gauge", "1 for the state the agent is in.", [({"state": session.state}, 1)])
-    add("chip_healthy", "gauge", "1 for a chip that may take work.", [
-        ({"chip": chip.id, "pci_address": chip.pci_address or ""}, int(chip.healthy))
-        for chip in board.chips.values()
+    def by_resource(value):
+        return [({"resource": name}, int(value(session))) for name, session in sessions.items()]
+
+    chips = [({"chip": chip.id, "pci_address": chip.pci_address or "", "resource": name}, chip)
+             for name, board in node.boards.items() for chip in board.chips.values()]
+    add("info", "gauge", "Version of the agent.", [({"version": __version__}, 1)])
+    add("state", "gauge", "1 for the state the agent is in.", [({"state": state_of(service)[0]}, 1)])
+    add("registered", "gauge", "1 while kubelet knows the resource and listens.", by_resource(lambda session: session.ready))
+    add("streams", "gauge", "Open ListAndWatch calls.", by_resource(lambda session: session.stream_open))
+    add("units", "gauge", "Ids that kubelet counts.", by_resource(lambda session: session.board.count()[1]))
+    add("units_healthy", "gauge", "Ids that kubelet may give out.", by_resource(lambda session: session.board.count()[0]))
+    add("chip_healthy", "gauge", "1 for a chip that may take work.", [(labels, int(chip.healthy)) for labels, chip in chips])
+    add("chip_rank", "gauge", "0 for the chips that preferred allocation takes first.", [(labels, chip.rank) for labels, chip in chips])
+    add("chip_degraded", "gauge", "1 for each reason why a chip comes last.", [
+        ({**labels, "reason": reason}, 1) for labels, chip in chips for reason in chip.degraded
     ])
-    for name, text in (
-        ("registrations", "Registrations that kubelet accepted."), ("lists_sent", "Device lists sent to kubelet."),
-        ("allocations", "Containers that got chips."), ("allocations_refused", "Allocate calls that were refused."),
-        ("looks_failed", "Looks at the chips that DCMI did not answer."),
-    ):
-        add(f"{name}_total", "counter", text, [({}, counters[name])])
+    hung = sum(seen.record.get("hung") is not None for seen in node.seen.values())
+    add("chips_hung", "gauge", "Chips for which the driver does not come back from a query.", [({}, hung)])
+    add("inotify", "gauge", "0 while kubelet's folder has to be polled, for want of inotify instances.", [
+        ({}, int(not service.folder.trouble))
+    ])
+    if service.looked_at is not None:
+        add("look_age_seconds", "gauge", "Time since the driver last told of all chips.", [({}, round(now - service.looked_at, 3))])
+    for name, text in COUNTERS:
+        add(f"{name}_total", "counter", text, [({}, service.counters[name])])
     return "\n".join(lines) + "\n"
 
 
 class Endpoint:
     """As little HTTP as a probe and a scraper need: GET, one answer, connection closed."""
 
-    def __init__(self, settings, session, board, counters, log):
-        self.settings, self.session, self.board, self.counters, self.log = settings, session, board, counters, log
-        self.server = None
+    def __init__(self, service):
+        self.service, self.server = service, None
 
     async def start(self):
-        host, port = self.settings.listen
+        host, port = self.service.settings.listen
         try:
             self.server = await asyncio.start_server(self.handle, host, port, limit=LIMIT)
         except OSError as error:
             # Serving devices is worth more than this address.
-            self.log("no status address", "error", listen=f"{host}:{port}", cause=str(error),
-                     hint="set `listen` in the configuration to a free port (`ss -ltnp` shows who has this one)")
+            self.service.log("no status address", "error", listen=f"{host}:{port}", cause=str(error),
+                             hint="set `listen` in the configuration to a free port (`ss -ltnp` shows who has this one)")
 
     def close(self):
         if self.server is not None:
@@ -77,10 +144,10 @@ class Endpoint:
         if target == "/healthz":
             return 200, "text/plain; charset=utf-8", "ok\n"
         if target == "/readyz":
-            report = ready_report(self.session, self.board)
+            report = ready_report(self.service)
             return 200 if report["ready"] else 503, "application/json", json.dumps(report) + "\n"
         if target == "/metrics":
-            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(self.session, self.board, self.counters)
+            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(self.service, asyncio.get_running_loop().time())
         return 404, "text/plain; charset=utf-8", "there are /healthz, /readyz and /metrics\n"
 
     async def handle(self, reader, writer):

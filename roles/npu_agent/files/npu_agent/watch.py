@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notices what happens in kubelet's folder for device plugins.
+"""Notices what happens in kubelet's folder for device plugins, and to that folder.
 
 A kubelet that starts deletes every socket there and makes its own anew, perhaps with the same inode number (measured). inotify tells at
-once; a look every half second finds what inotify cannot see: a folder that came later or was replaced, a watch that was lost.
+once: of names in the folder, and of each folder and link on the way to it, so that one that comes later or takes the place of another
+is noticed too. A look every few seconds finds what inotify cannot see, such as a file system mounted over the folder.
+
+A host has only so many inotify instances for a user (128 is common), and others may have taken them all (seen in the field: the vendor's
+plugin then lives on and never registers). Then a look twice a second does the work, and `trouble` says so.
 """
 
 import asyncio
-import ctypes
+import errno
 import os
 import stat
-import struct
-from typing import Any
 
-POLL = 0.5
-CREATE, DELETE, MOVED_TO, MOVED_FROM = 0x100, 0x200, 0x80, 0x40
-DELETE_SELF, MOVE_SELF = 0x400, 0x800
-MASK = CREATE | DELETE | MOVED_TO | MOVED_FROM | DELETE_SELF | MOVE_SELF
-EVENT = struct.Struct("iIII")
+from .inotify import CREATE, DELETE, DELETE_SELF, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
+
+SLOW, QUICK = 5.0, 0.5  # seconds between two looks: with inotify, without
+LINKS = 40  # as many as the kernel follows
+TRIES = 5  # of a way that changes while it is walked
+MASK = CREATE | DELETE | MOVED_TO | MOVED_FROM | DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
 
 
 def stamp(path):
@@ -33,65 +36,121 @@ def stamp(path):
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
+def way_to(path):
+    """([(folder, name)], the folder itself or None): each step on the way to `path`, links followed; it ends where something is missing."""
+    place, left, steps, links = "/", path.strip("/").split("/"), [], 0
+    while left:
+        name = left.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place = os.path.dirname(place)
+            continue
+        steps.append((place, name))
+        here = os.path.join(place, name)
+        try:
+            target = os.readlink(here)
+        except OSError:
+            if not os.path.isdir(here):
+                return steps, None
+            place = here
+            continue
+        links += 1
+        if links > LINKS:
+            return steps, None
+        if target.startswith("/"):
+            place = "/"
+        left = target.strip("/").split("/") + left
+    return steps, place
+
+
 class Folder:
-    """Wakes whoever waits when names in the folder change, and at least every POLL seconds."""
+    """Calls every one of `listeners` when something happened in the folder or on the way to it, and at each look.
 
-    def __init__(self, path):
-        self.path = path
-        self.event = asyncio.Event()
-        self.descriptor: Any = None
-        self.watched = None
-        self.libc = ctypes.CDLL(None, use_errno=True)
+    `trouble`: why inotify cannot be used, None while it can.
+    """
 
-    def start(self):
-        descriptor = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if descriptor < 0:
-            return  # the user's inotify instances are used up: the half-second look remains
-        self.descriptor = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self.read)
-        self.watch()
+    def __init__(self, path, log, inotify=Inotify):
+        self.path, self.log, self.open = path, log, inotify
+        self.listeners = set()
+        self.inotify = self.trouble = self.timer = None
+        self.watches = {}  # watch: (folder, names that matter there; None: all)
+
+    def look(self):
+        """Watch what has the names now, tell everybody, and look again later. The first call starts it."""
+        self.follow()
+        for listener in list(self.listeners):
+            listener()
+        self.timer = asyncio.get_running_loop().call_later(QUICK if self.trouble else SLOW, self.look)
+
+    def follow(self):
+        try:
+            if self.inotify is None:
+                self.inotify = self.open()
+                asyncio.get_running_loop().add_reader(self.inotify.descriptor, self.read)
+            self.watch()
+        except OSError as error:
+            self.without(error)
+            return
+        if self.trouble:
+            self.trouble = None
+            self.log("kubelet's folder is watched by inotify again")
 
     def watch(self):
-        """Watch the folder that has the name now; a watch holds on to the old one when it is replaced."""
-        if self.descriptor is None:
-            return
-        try:
-            found = os.stat(self.path)
-            identity = (found.st_dev, found.st_ino)
-        except OSError:
-            identity = None
-        if identity != self.watched:
-            self.watched = identity
-            if identity is not None:
-                self.libc.inotify_add_watch(self.descriptor, os.fsencode(self.path), MASK)
-                self.event.set()
+        """Watch each step on the way and the folder. Watches hold on to a folder, not to its name, so those of old ones go."""
+        kept, every = {}, set(self.watches)
+        for _unused in range(TRIES):
+            before, kept = kept, self.add_all()
+            every.update(kept)
+            if kept == before:
+                break  # nothing has changed since the watches are there
+        for watch in every - set(kept):
+            self.inotify.remove(watch)
+        self.watches = kept
+
+    def add_all(self):
+        steps, folder = way_to(self.path)
+        wanted = {}
+        for place, name in steps:
+            wanted.setdefault(place, set()).add(name)
+        if folder is not None:
+            wanted[folder] = None
+        kept = {}
+        for place, names in wanted.items():
+            try:
+                kept[self.inotify.add(place, MASK)] = (place, names)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):  # gone since; the next look finds its way
+                    raise
+        return kept
+
+    def without(self, error):
+        if self.inotify is not None:
+            self.close_inotify()
+        if self.trouble is None:
+            what = {errno.EMFILE: "all inotify instances of this user are taken (fs.inotify.max_user_instances)",
+                    errno.ENOSPC: "all inotify watches of this user are taken (fs.inotify.max_user_watches)"}.get(error.errno, str(error))
+            self.trouble = f"{what}: kubelet's folder is looked at every {QUICK:g} s instead"
+            self.log("kubelet's folder is not watched by inotify", "warning", cause=self.trouble,
+                     hint="raise the limit with sysctl; `find /proc/*/fd -lname 'anon_inode:inotify' | cut -d/ -f3 | sort | uniq -c` "
+                          "shows who has how many")
 
     def read(self):
-        try:
-            data = os.read(self.descriptor, 65536)
-        except OSError:
-            return
-        offset = 0
-        while offset + EVENT.size <= len(data):
-            _watch, mask, _cookie, length = EVENT.unpack_from(data, offset)
-            offset += EVENT.size + length
-            if mask & (DELETE_SELF | MOVE_SELF):
-                self.watched = None
-        self.event.set()
+        matters = False
+        for watch, mask, name in self.inotify.read():
+            names = self.watches.get(watch, (None, ()))[1]
+            matters = matters or bool(mask & (DELETE_SELF | MOVE_SELF | UNMOUNT | OVERFLOW)) or names is None or name in names
+        if matters:
+            self.timer.cancel()
+            self.look()
 
-    async def wait(self, *others, timeout=POLL):
-        """Until something happened here, or one of the other events is set, or the time is up."""
-        self.watch()
-        tasks = [asyncio.ensure_future(event.wait()) for event in (self.event, *others)]
-        try:
-            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-        self.event.clear()
+    def close_inotify(self):
+        asyncio.get_running_loop().remove_reader(self.inotify.descriptor)
+        self.inotify.close()
+        self.inotify, self.watches = None, {}
 
     def close(self):
-        if self.descriptor is not None:
-            asyncio.get_running_loop().remove_reader(self.descriptor)
-            os.close(self.descriptor)
-            self.descriptor = None
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.inotify is not None:
+            self.close_inotify()

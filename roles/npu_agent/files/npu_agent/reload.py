@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a new configuration means for a service that runs: SIGHUP has it read again.
+
+Settings that are looked at whenever they are needed change in place; kubelet notices nothing. With any other the process executes itself
+anew, as the same process for whoever supervises it, and registers again a moment later; running pods do not notice that either.
+"""
+
+import os
+import signal
+import sys
+
+from . import config, faults
+
+LIVE = (
+    "allocate_mode", "allocate_mounts", "on_stop", "unhealthy_from", "fault_file", "recovery_seconds", "flap_count", "flap_window",
+    "flap_hold", "degraded_temperature", "degraded_memory", "degraded_seconds", "keep_last_state", "log_level",
+)
+
+
+class Source:
+    """Where the configuration comes from. `asked`: it was to be read again before there was a service to do so.
+
+    Made before the first load; it also undoes what execute() did to the signal.
+    """
+
+    def __init__(self, file):
+        self.file, self.asked = file, False
+        signal.signal(signal.SIGHUP, self.ask)
+
+    def ask(self, *_unused):
+        self.asked = True
+
+    def load(self):
+        """(settings, fault levels); config.ConfigError has every fault."""
+        settings = config.load(self.file)
+        return settings, faults.load(settings.fault_file)
+
+
+def changes(old, new):
+    """{key: (old value, new value)} of two settings."""
+    return {key: (value, vars(new)[key]) for key, value in vars(old).items() if vars(new)[key] != value}
+
+
+def in_place(changed):
+    return set(changed) <= set(LIVE)
+
+
+def execute():
+    """Become a new image of this program with the same arguments. Does not return; OSError where that is not possible."""
+    with open("/proc/self/cmdline", "rb") as stream:
+        words = stream.read().split(b"\0")[:-1]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the new image has a handler, the signal would end it
+    os.execv(sys.executable, words)  # noqa: S606  no shell is wanted
+
+
+def inherited():
+    """{process id} of the children that this process has: those of the image before."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/children", encoding="ascii") as stream:
+                found.update(int(word) for word in stream.read().split())
+        except OSError:
+            pass  # a kernel without CONFIG_PROC_CHILDREN
+    return found
+
+
+def reap(children):
+    """Take those that have ended off the set, so that they are no zombies."""
+    for child in list(children):
+        try:
+            ended = os.waitpid(child, os.WNOHANG)[0]
+        except ChildProcessError:
+            ended = child
+        if ended:
+            children.discard(child)

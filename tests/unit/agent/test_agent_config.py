@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's settings: what is refused and in which words, what a new file means for a service that runs. No process."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+from kubelet_standin import registration
+
+
+@pytest.fixture
+def config(package):
+    import npu_agent.config
+
+    return npu_agent.config
+
+
+@pytest.fixture
+def reload(package):
+    import npu_agent.reload
+
+    return npu_agent.reload
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("allocate_mod: env\n", "line 1: there is no setting 'allocate_mod' (did you mean allocate_mode?)"),
+    ("\nallocate_mode: cdi\n", "line 2: allocate_mode is 'cdi'; allowed: devices, env, both"),
+    ("poll_seconds: 0\n", "allowed: seconds from 0.1 to 3600"),
+    ("poll_seconds: true\n", "poll_seconds is True"),
+    ("poll_seconds: [1]\n", "poll_seconds is [1]"),
+    ("listen: 8083\n", "listen is 8083; allowed: HOST:PORT"),
+    ("listen: 'x:99999'\n", "allowed: HOST:PORT"),
+    ("kubelet_dir: relative\n", "kubelet_dir is 'relative'; allowed: an absolute path"),
+    ("kubelet_dir: /" + "x" * 80 + "\n", "at most 67 bytes"),
+    ("poll_seconds: 1\npoll_seconds: 2\n", "line 2: poll_seconds is set a second time"),
+    ("- a\n", "must be a list of 'key: value' lines"),
+    ("a: [\n", "is not YAML"),
+    ("a: \x01\n", "is not YAML"),
+    ("shares: 1.5\n", "shares is 1.5; allowed: a whole number from 1 to 100"),
+    ("flap_count: -1\n", "allowed: a whole number from 0 to 1000"),
+    ("degraded_memory: x\n", "allowed: a number from 0 to 100"),
+    ("log_level: info\nallocate_by: cdi\n", "line 2: allocate_by is 'cdi', so cdi_folder must be set"),
+    ("allocate_mounts: always\nallocate_by: cdi\ncdi_folder: /x\n", "line 1: allocate_mounts is 'always', but with `allocate_by: cdi`"),
+    ("stuck_retry: 1\nquery_timeout: 2\n", "line 1: stuck_retry is 1.0, which is less than query_timeout"),
+    ("query_timeout: 100\n", "default: stuck_retry is 60.0, which is less than query_timeout"),
+    ("probe: /x\nprobe_timeout: 100\n", "line 2: probe_timeout is 100.0, which is more than probe_period"),
+])
+def test_bad_configuration(config, tmp_path, text, words):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(config.ConfigError) as error:
+        config.load(str(file), {})
+    assert words in str(error.value)
+    assert "default: " in words or str(file) in str(error.value)
+
+
+def test_all_faults_are_told_at_once(config, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("a: 1\nlog_level: loud\n")
+    with pytest.raises(config.ConfigError) as error:
+        config.load(str(file), {"NPU_AGENT_B": "1", "NPU_AGENT_POLL_SECONDS": "x"})
+    assert len(error.value.faults) == 4
+    assert "environment variable NPU_AGENT_B" in str(error.value)
+
+
+def test_good_configuration(config, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("resource_name: huawei.com/Ascend910-share\nlisten: '[::1]:9'\npoll_seconds: 2\n")
+    settings = config.load(str(file), {"NPU_AGENT_POLL_SECONDS": "3", "OTHER": "x"})
+    assert settings.resource_name == "huawei.com/Ascend910-share" and settings.listen == ("::1", 9)
+    assert settings.poll_seconds == 3.0 and settings.allocate_mode == "both"
+    assert config.load(None, {}).kubelet_dir == "/var/lib/kubelet/device-plugins"
+    with pytest.raises(config.ConfigError, match="there is no such file"):
+        config.load(str(tmp_path / "none"), {})
+
+
+# --- names of resources
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("npu", "it has no domain in front of a '/'"),
+    ("huawei.com/Ascend910/x", "it has more than one '/'"),
+    ("/npu", "its domain is empty"),
+    ("Rockchip.device/npu", "its domain has capitals"),
+    ("rock_npu/x", "its domain has an underscore"),
+    ("rock..npu/x", "its domain is none"),
+    ("-rock.npu/x", "its domain is none"),
+    ("rock.npu./x", "its domain is none"),
+    ("rock npu/x", "its domain is none"),
+    ("kubernetes.io/npu", "end with kubernetes.io belong to Kubernetes"),
+    ("a.kubernetes.io/npu", "end with kubernetes.io belong to Kubernetes"),
+    ("requests.huawei.com/npu", "'requests.' in front belongs to quotas"),
+    ("x" * 245 + "/npu", "its domain has more than 244 characters"),
+    ("huawei.com/", "there is nothing behind its '/'"),
+    ("huawei.com/" + "x" * 64, "more than 63 characters"),
+    ("huawei.com/npu!", "has more than letters, digits, '-', '_', '.'"),
+    ("huawei.com/npü", "has more than letters, digits, '-', '_', '.'"),
+    ("huawei.com/-npu", "must begin and end with a letter or a digit"),
+    ("huawei.com/npu.", "must begin and end with a letter or a digit"),
+    (3, "it has no domain"),
+])
+def test_a_name_is_refused_with_the_rule_that_it_breaks(config, name, words):
+    with pytest.raises(ValueError, match="huawei.com/Ascend910; of this one") as error:
+        config.resource_name(name)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", [
+    "huawei.com/Ascend910", "huawei.com/Ascend910-share", "rocknpu.device/npu", "huawei.com/Ascend310P-4c.3cpu.ndvpp", "a/b", "a-1.b2/C_d",
+    "x" * 244 + "/" + "y" * 63, "kubernetes.io.example.com/npu", "requestsx.com/npu",
+])
+def test_good_names(config, name):
+    assert config.resource_name(name) == name
+
+
+def test_names_are_judged_as_kubelet_does(config):
+    """Against other code of the same rules, on names that are nearly right."""
+    chance, seen = random.Random(5), {True: 0, False: 0}
+    parts = ["a", "B", "0", "-", "_", ".", "/", "kubernetes.io", "requests.", "x" * 62, "é", " "]
+    for _unused in range(20000):
+        name = "".join(chance.choices(parts, weights=(9, 2, 5, 2, 1, 3, 6, 1, 1, 1, 0.2, 0.2), k=chance.randrange(1, 9)))
+        try:
+            good = bool(config.resource_name(name))
+        except ValueError:
+            good = False
+        assert good == registration.valid_name(name), name
+        seen[good] += 1
+    assert min(seen.values()) > 500
+
+
+# --- files without a YAML parser
+
+def test_plain_lines_say_the_same_to_both_readers(config):
+    chance, plain = random.Random(6), 0
+    keys = [*list(config.SETTINGS)[:6], "nothing"]
+    values = ['"a b"', '"a\\nb"', '"ü"', '"#"', '""', "'x'", "x", "1", "-1", "01", "1.0", "1.", ".5", "1e3", "1_0", "0x1", "12:30", "true",
+              "True", "yes", "null", "~", "", "[1]", '"a" # b', "2026-01-01", '"\t"']
+    for _unused in range(4000):
+        lines = [chance.choice(["", "# x", "  ", "---"]) if chance.random() < 0.1 else f"{chance.choice(keys)}: {chance.choice(values)}"
+                 for _line in range(chance.randrange(3))]
+        text = "\n".join(lines) + chance.choice(["\n", "", "\r\n", "\n\n"])
+        found = config.read_plain("f", text)
+        if found is not None:
+            plain += bool(found)
+            given, faults = config.read_yaml("f", text)
+            assert faults == [] and given == found, text
+            assert {key: type(value[0]) for key, value in given.items()} == {key: type(value[0]) for key, value in found.items()}
+    assert plain > 300
+
+
+def test_what_the_role_writes_is_plain(config):
+    text = "# Written by the role\n" + "".join(f"{key}: {json.dumps(default)}\n" for key, (default, *_rest) in config.SETTINGS.items())
+    found = config.read_plain("f", text)
+    assert {key: value for key, (value, _place) in found.items()} == {key: default for key, (default, *_rest) in config.SETTINGS.items()}
+
+
+# --- a new configuration for a service that runs
+
+def test_which_settings_change_in_place(config, reload):
+    old = config.load(None, {})
+    assert set(reload.LIVE) <= set(config.SETTINGS)
+    for key in ("kubelet_dir", "resource_name", "shares", "listen", "cdi_folder", "allocate_by", "family", "state_dir", "dcmi_library"):
+        assert key not in reload.LIVE
+    same = SimpleNamespace(**vars(old))
+    assert reload.changes(old, same) == {} and reload.in_place({})
+    same.log_level, same.recovery_seconds = "debug", 1.0
+    assert reload.changes(old, same) == {"log_level": ("info", "debug"), "recovery_seconds": (10.0, 1.0)}
+    assert reload.in_place(reload.changes(old, same))
+    same.shares = 2
+    assert not reload.in_place(reload.changes(old, same))
