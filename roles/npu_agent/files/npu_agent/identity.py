@@ -98,7 +98,6 @@ class Names:
             self.entries = [entry for entry in self.entries if entry.name != name]
             identities[number] = Identity(name, bare(found[number]))
             self.entries.append(identities[number])
-            present.add(name)
         self.learn(identities, found)
         return identities
 
@@ -149,7 +148,7 @@ class Names:
         try:
             with open(self.path, encoding="utf-8") as stream:
                 text = stream.read(LIMIT + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, UnicodeDecodeError) as error:
             self.put_aside(str(error))
@@ -157,7 +156,7 @@ class Names:
         try:
             self.entries = parse(text)
             self.kept = text
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.put_aside(str(error))
 
     def put_aside(self, cause):
