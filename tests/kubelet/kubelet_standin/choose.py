@@ -18,16 +18,14 @@ def shuffled(ids):
 def ids_for(name, resource, needed, *, held, reusable, in_use, mask, ask):
     """Set of ids to call Allocate with; None when the container has them already.
 
-    held: ids that this container has from before, or None. reusable: ids of init containers that have ended. in_use: ids of all pods.
+    held: ids that this container has from before. reusable: ids of init containers that have ended. in_use: ids of all pods.
     mask: NUMA nodes to take from, or None. ask(available, must_include, size): the plugin's preference, None when it offers none.
     """
-    if held and len(held) != needed:
-        raise Refused(f'changed request for resource "{name}" from {len(held)} to {needed}')
     if resource is None:
         raise Refused(f"cannot allocate unregistered device {name}")
     if not resource.healthy:
         raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {name}")
-    if not resource.healthy >= (held or set()):
+    if not resource.healthy >= held:
         raise Refused(f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}")
     if held or not needed:
         return None
@@ -39,13 +37,15 @@ def ids_for(name, resource, needed, *, held, reusable, in_use, mask, ask):
         missing = needed - len(chosen)
         raise Refused(f"requested number of devices unavailable for {name}. Requested: {missing}, Available: {len(available)}")
     aligned, elsewhere, without = topology.split(available, {device: resource.numa(device) for device in resource.devices}, mask)
-    must_include = set(chosen)
+
+    def preferred(among):
+        return set(ask(among | chosen, set(chosen), needed) or []) & among
+
     if needed - len(chosen) < len(aligned):
-        sources = [lambda: set(ask(aligned | must_include, must_include, needed) or []) & aligned, lambda: aligned]
+        sources = [lambda: preferred(aligned), lambda: aligned]
     else:
         # As many as wanted, or fewer, are where they should be: kubelet takes them itself (measured: no call then).
-        sources = [lambda: aligned, lambda: set(ask(available | must_include, must_include, needed) or []) & available,
-                   lambda: elsewhere, lambda: without]
+        sources = [lambda: aligned, lambda: preferred(available), lambda: elsewhere, lambda: without]
     for source in sources:
         chosen |= set(shuffled(source() - chosen)[: needed - len(chosen)])
         if len(chosen) == needed:

@@ -15,7 +15,7 @@ from .control import SOCKET, Control
 from .devices import GRACE_SECONDS, Devices
 from .journal import Journal
 from .podresources import PodResources
-from .pods import Pods, one_container
+from .pods import Pods, key_of, new_pod, one_container
 from .registration import Registration
 from .rough import Rough
 
@@ -48,6 +48,7 @@ class Kubelet:
         self.status = node.NodeStatus(self.devices, options.node, options.status_seconds, kept, log)
         self.status.start()
         threading.Thread(target=self.sync, daemon=True).start()
+        self.waiting = {}  # pods that the scheduler has not placed: kubelet does not know them
         self.control = Control(options.control, self)
 
     def sync(self):
@@ -103,13 +104,17 @@ class Kubelet:
         return self.do_create(one_container(pod, count, resource, env), schedule)
 
     def do_create(self, manifest, schedule=None):
-        pod = self.pods.add(manifest)
-        if schedule is None or node.schedule(self.status, self.pods.pods, pod, schedule):
-            self.pods.run(pod)
+        pod = new_pod(manifest)
+        if schedule is not None:
+            self.waiting[key_of(pod)] = pod
+            if not node.schedule(self.status, self.pods.pods, pod, schedule):
+                return self.pods.describe(pod)
+            del self.waiting[key_of(pod)]
+        self.pods.run(pod)
         return self.pods.describe(pod)
 
     def do_pods(self):
-        return {key: self.pods.describe(pod) for key, pod in list(self.pods.pods.items())}
+        return {key: self.pods.describe(pod) for key, pod in [*self.waiting.items(), *self.pods.pods.items()]}
 
     def do_delete(self, pod):
         self.pods.delete(pod)

@@ -66,7 +66,7 @@ def read_json(path):
 
 def missing(allocatable, pods, pod):
     """Names of resources of which the last node status has too few for one more pod. Other pods count with what they ask for."""
-    others = [other for other in pods if other is not pod and other["phase"] not in ENDED]
+    others = [other for other in pods if other["phase"] not in ENDED]
     names = sorted({name for each in pod["containers"] for name in each["requests"]})
     return [name for name in names if wanted(pod, name) > allocatable.get(name, 0) - sum(wanted(other, name) for other in others)]
 

@@ -110,17 +110,13 @@ class Pods:
 
     # Admission.
 
-    def add(self, manifest):
-        """A pod is bound to this node: it is known, and PodResources lists it, before it is admitted (measured)."""
-        pod = new_pod(manifest)
+    def run(self, pod):
+        """A pod is bound to this node: admit it and start its containers. It is known, and PodResources lists it, before it is admitted
+        (measured). AdmissionError leaves it Failed; kubelet does not try again (measured)."""
         with self.lock:
             if key_of(pod) in self.pods:
                 raise ValueError(f"there is a pod {key_of(pod)} already")
             self.pods[key_of(pod)] = pod
-        return pod
-
-    def run(self, pod):
-        """Admit a pod and start its containers. AdmissionError leaves it Failed; kubelet does not try again (measured)."""
         try:
             with self.admission:
                 self.admit(pod)

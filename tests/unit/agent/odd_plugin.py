@@ -23,10 +23,11 @@ THREE = (device("a"), device("b"), device("c"))
 
 
 class OddPlugin:
-    """`calls`: [(method, monotonic time, what was asked)] in the order in which they came."""
+    """`calls`: [(method, monotonic time, what was asked)] in the order in which they came. `deadlines`: {method: seconds that its last
+    caller would have waited}."""
 
     def __init__(self, folder, endpoint="odd.sock"):
-        self.folder, self.endpoint, self.calls = folder, endpoint, []
+        self.folder, self.endpoint, self.calls, self.deadlines = folder, endpoint, [], {}
         self.options = {"pre_start_required": False, "get_preferred_allocation_available": True}
         self.options_seconds = self.first_list_seconds = 0.0
         self.response = {"container_responses": [{"envs": {"A": "1"}}]}
@@ -54,6 +55,10 @@ class OddPlugin:
         self.server.add_insecure_port(f"unix://{self.folder}/{self.endpoint}")
         self.server.start()
 
+    def note(self, method, context, asked=None):
+        self.calls.append((method, time.monotonic(), asked))
+        self.deadlines[method] = context.time_remaining()
+
     def called(self, method):
         """What was asked in each call of a method."""
         return [asked for name, _time, asked in self.calls if name == method]
@@ -72,13 +77,13 @@ class OddPlugin:
             self.ended.add(stream)
             self.changed.notify_all()
 
-    def get_options(self, _request, _context):
-        self.calls.append(("GetDevicePluginOptions", time.monotonic(), None))
+    def get_options(self, _request, context):
+        self.note("GetDevicePluginOptions", context)
         time.sleep(self.options_seconds)
         return self.options
 
     def list_and_watch(self, _request, context):
-        self.calls.append(("ListAndWatch", time.monotonic(), None))
+        self.note("ListAndWatch", context)
         self.streams += 1
         number, sent = self.streams, None
         context.add_callback(lambda: self.end(number))
@@ -93,21 +98,21 @@ class OddPlugin:
             yield {"devices": sent}
 
     def prefer(self, request, context):
-        self.calls.append(("GetPreferredAllocation", time.monotonic(), request["container_requests"][0]))
+        self.note("GetPreferredAllocation", context, request["container_requests"][0])
         if self.preferred_refusal:
             context.abort(grpc.StatusCode.INTERNAL, self.preferred_refusal)
         return {"container_responses": [{"deviceIDs": self.preferred}]}
 
     def allocate(self, request, context):
-        self.calls.append(("Allocate", time.monotonic(), request["container_requests"][0]["devices_ids"]))
+        self.note("Allocate", context, request["container_requests"][0]["devices_ids"])
         self.allocating.set()
         self.go_on.wait()
         if self.refusal:
             context.abort(grpc.StatusCode.INTERNAL, self.refusal)
-        return self.response
+        return self.response(request["container_requests"][0]["devices_ids"]) if callable(self.response) else self.response
 
     def pre_start(self, request, context):
-        self.calls.append(("PreStartContainer", time.monotonic(), request["devices_ids"]))
+        self.note("PreStartContainer", context, request["devices_ids"])
         if self.pre_start_refusal:
             context.abort(grpc.StatusCode.INTERNAL, self.pre_start_refusal)
         return {}
