@@ -128,6 +128,12 @@ def test_an_event_counts_for_its_chip_only(agent, make):
     fault = {"phy_id": 1, "code": "80E01801", "assertion": "occur", "severity": 3}
     assert node.update(sight(agent, record(0), record(1), events=[fault]), 1) == {A2}
     assert state(node.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": False} and node.boards[A2].urgent
+    # A number that a chip had once is another's now.
+    node = make()
+    node.update(sight(agent, record(0), record(1)), 0)
+    node.update(sight(agent, record(1, vdie="die0"), events=[fault]), 1)
+    node.update(sight(agent, record(1, vdie="die0"), record(0, 1, vdie="die1", error_codes=None)), 2)
+    assert state(node.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": True}
 
 
 def test_time_alone_brings_a_chip_back(agent, make):
@@ -179,6 +185,13 @@ def test_one_resource_name_is_for_one_kind(agent, make):
     assert len(node.problems) == 1 and "only 310p is registered, 910, a2 is not; set `family`" in node.problems[0]
     assert node.update(sight(agent, *records[::2]), 1) == {"example.com/npu"}  # the one that has the name keeps it
     assert state(node.boards["example.com/npu"]) == {"Ascend310P-1": False}
+
+
+def test_a_kind_that_comes_later_does_not_get_the_name(agent, make):
+    node = make(resource_name="example.com/npu")
+    node.update(sight(agent, record(0)), 0)
+    node.update(sight(agent, record(0), record(1, family="310p")), 1)
+    assert list(node.boards["example.com/npu"].units) == ["Ascend910-0"] and "only a2 is registered" in node.problems[0]
 
 
 def test_families_with_one_resource_are_one_kind(agent, make):
