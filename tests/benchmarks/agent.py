@@ -110,7 +110,8 @@ def main():
     parser.add_argument("--starts", type=int, default=7)
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs the agent (default: this one)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="npu-agent-bench-") as folder:
+    # Not below /tmp: the agent loads no library from a folder where others may write.
+    with tempfile.TemporaryDirectory(prefix=".npu-agent-bench-", dir=Path.home()) as folder:
         collection_on_path(Path(folder) / "collections")
         import agent_rig
 

@@ -14,7 +14,14 @@ import sys
 from . import _dcmi
 
 # Reads the child's code from stdin, so that it needs no file (a module of Ansible is imported from a zip) and compiles nothing.
-BOOTSTRAP = "import sys, marshal; exec(marshal.loads(sys.stdin.buffer.read(int(sys.argv[1]))))"
+# Not a byte more: the first request may be there already.
+BOOTSTRAP = """
+import marshal, os, sys
+code = b""
+while len(code) < int(sys.argv[1]):
+    code += os.read(0, int(sys.argv[1]) - len(code)) or sys.exit(1)
+exec(marshal.loads(code))
+"""
 NOISE_BYTES = 4096
 
 

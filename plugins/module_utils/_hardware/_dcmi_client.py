@@ -16,15 +16,18 @@ call begins with a new child. One client serves one thread at a time (a lock see
 """
 
 import os
+import pwd
 import select
+import stat
 import threading
 import time
 from typing import Any
 
 from ._dcmi_child import Child, DcmiError, library_path
 
-__all__ = ["DcmiClient", "DcmiError", "find_library", "library_path", "library_places"]
+__all__ = ["DcmiClient", "DcmiError", "find_library", "library_faults", "library_path", "library_places"]
 
+MAX_LINKS = 40  # as many as the kernel follows
 REAP_SECONDS = 2.0  # a process that sleeps in the driver cannot die before the driver lets go of it
 
 
@@ -42,6 +45,55 @@ def find_library(install_path="/usr/local/Ascend", root="/"):
         if os.path.isfile(place):
             return place
     raise DcmiError("there is no libdcmi.so in %s: no NPU driver is installed" % ", ".join(places), "dcmi_library_missing", places=places)
+
+
+def library_faults(path, own=None):
+    """Why a process of this user must not load the library, one text each: who may write to it, or to a folder or link on the way to it,
+    runs code in that process. The same rule as the vendor's device plugin has, but that the user's own files are good enough.
+
+    own: user id of the process (default: this one's). A sticky folder does not help: names that are gone may be made by anybody.
+    """
+    good = {0, os.geteuid() if own is None else own}
+    faults = []
+    for place in _way(path):
+        try:
+            found = os.lstat(place)
+        except OSError as error:
+            return faults + ["%s: %s" % (place, error.strerror)]
+        if found.st_uid not in good:
+            try:
+                owner = pwd.getpwuid(found.st_uid).pw_name
+            except KeyError:
+                owner = "user %d" % found.st_uid
+            faults.append("%s belongs to %s; `chown root %s` mends it" % (place, owner, place))
+        elif found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+            mode = stat.S_IMODE(found.st_mode)
+            faults.append("%s has mode %04o, so others than root may write to it; `chmod go-w %s` mends it" % (place, mode, place))
+    return faults
+
+
+def _way(path):
+    """Every folder, link and file on the way from / to the file that has this name."""
+    places, here, left, links = ["/"], "/", os.path.join(os.getcwd(), path).split("/"), 0
+    while left:
+        name = left.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        places.append(os.path.join(here, name))
+        try:
+            target = os.readlink(places[-1])
+        except OSError:
+            here = places[-1]
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            break
+        here = "/" if target.startswith("/") else here
+        left = target.split("/") + left
+    return places
 
 
 class DcmiClient:

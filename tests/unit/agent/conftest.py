@@ -3,6 +3,8 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import agent_rig as rigs
 import delivery_rig
@@ -22,10 +24,11 @@ def package(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    out = tmp_path_factory.mktemp("simulator")
-    subprocess.run([sys.executable, str(rigs.REPO / "tests/simulator/build.py"), "--out", str(out)], check=True, capture_output=True)
-    return out / "payload/driver/libdcmi.so"
+def library():
+    """Not below /tmp: the agent loads no library from a folder where others may write."""
+    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as out:
+        subprocess.run([sys.executable, str(rigs.REPO / "tests/simulator/build.py"), "--out", out], check=True, capture_output=True)
+        yield Path(out) / "payload/driver/libdcmi.so"
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The thread that waits for DCMI, so that a query that hangs holds up nothing else. Imports no gRPC: it runs while that loads.
+"""The thread that waits for the driver, so that a query that hangs holds up nothing else. Imports no gRPC: it runs while that loads.
 
 It also keeps the CDI specification, before it tells of a chip: a container may be wanted a moment later.
 """
@@ -10,6 +10,15 @@ import time
 
 from .cdi_file import Keeper
 from .look import Looker, Sight
+from .signals import Bell, Signals, Watch
+
+BLIND_SECONDS = 1.0  # between two looks where the driver tells no fault events
+ABSENT_SECONDS = 5.0  # at least, on a node without NPU
+PAUSE_SECONDS = 0.05  # at least: a device node that comes and goes all the time must not keep the driver busy
+
+
+class Over(Exception):
+    """The service ends."""
 
 
 class Eyes(threading.Thread):
@@ -17,26 +26,68 @@ class Eyes(threading.Thread):
 
     def __init__(self, settings, log):
         super().__init__(name="look", daemon=True)
+        self.settings, self.log = settings, log
         self.keeper = Keeper(settings, log)
-        self.poll_seconds, self.looker = settings.poll_seconds, Looker(settings)
         self.inbox = queue.SimpleQueue()
         self.notify = None
         self.over = threading.Event()
+        self.watch = Watch()
+        self.bell = Bell(self.watch)
 
     def run(self):
-        while not self.over.is_set():
-            try:
-                sight = self.keeper.keep(self.looker.look())
-            except Exception as error:  # a fault of ours must not look like a node without chips
-                sight = Sight(True, [], [f"looking at the chips failed: {error!r}"], False)
-            self.inbox.put((sight, time.monotonic()))
-            notify = self.notify
-            if notify is not None:
-                notify()
-            self.over.wait(self.poll_seconds if sight.present else max(self.poll_seconds, 5.0))
-        self.looker.close()
+        signals = Signals(self.watch, self.settings.dev_root, self.log)
+        looker = Looker(self.settings, self.watch, signals=signals, tell=self.tell, meanwhile=self.check)
+        unsubscribed = None
+        try:
+            while True:
+                sight = self.look(looker)
+                started = time.monotonic()
+                why = looker.driver.unsubscribed if looker.driver is not None and sight.chips else None
+                if why and not unsubscribed:
+                    self.log("no fault events from the driver", cause=why, looks_every=min(self.settings.poll_seconds, BLIND_SECONDS))
+                unsubscribed = why
+                self.tell(sight)
+                self.rest(looker, signals, started, self.period(sight, why))
+        except Over:
+            pass
+        looker.close()
+        signals.close()
+
+    def look(self, looker):
+        try:
+            return looker.look()
+        except Over:
+            raise
+        except Exception as error:  # a fault of ours must not look like a node without chips
+            return Sight(True, [], [f"looking at the chips failed: {error!r}"], False)
+
+    def period(self, sight, why):
+        if not sight.present:
+            return max(self.settings.poll_seconds, ABSENT_SECONDS)
+        return min(self.settings.poll_seconds, BLIND_SECONDS) if why else self.settings.poll_seconds
+
+    def rest(self, looker, signals, started, seconds):
+        """Until the next look is due, or something happens."""
+        signals.follow()
+        while True:
+            now = time.monotonic()
+            left, quick = started + (PAUSE_SECONDS if looker.news else seconds) - now, signals.left(now)
+            if left <= 0:
+                return
+            looker.wait(left if quick is None else min(left, quick))
+
+    def check(self):
+        if self.over.is_set():
+            raise Over
+
+    def tell(self, sight):
+        self.inbox.put((self.keeper.keep(sight), time.monotonic()))
+        notify = self.notify
+        if notify is not None:
+            notify()
 
     def stop(self):
-        """The DCMI process ends with this one at the latest: it sees its input close."""
+        """The processes that ask the driver end with this one at the latest: they see their input close."""
         self.over.set()
+        self.bell.ring()
         self.join(0.3)

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the chips of this node: what the detector knows of them, and their health, asked anew each time."""
+"""Looks at the chips of this node: what the detector knows of them, and how they are, asked anew each time."""
 
 import os
 import time
 from collections import namedtuple
 from typing import Any
 
-from ._hardware._dcmi_client import DcmiClient, DcmiError, find_library
+from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
+from .driver import Answer, Driver
+from .signals import Watch
+
+DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
+MORE_SECONDS = 30.0  # the same of temperatures, ECC counters, virtual devices
+HANGS = "the driver does not come back from a query for this chip"
+NOTHING = Answer({}, {}, {}, {})
+IDENTITY = ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
 
 
 class Sight(namedtuple("Sight", "present chips problems complete events", defaults=((),))):
@@ -16,7 +24,7 @@ class Sight(namedtuple("Sight", "present chips problems complete events", defaul
 
     present: the node has an NPU at all. chips: records, see record(). problems: texts for operators.
     complete: the driver told of all chips, so one that is missing is gone. events: fault events since the last sight, each with
-    phy_id, code (eight hex digits), assertion (occur, recover, once) and severity (0 to 3).
+    phy_id, code (eight hex digits), assertion (occur, recover, once), severity (0 to 3) and at (monotonic time).
     """
 
     __slots__ = ()
@@ -28,57 +36,212 @@ class Sight(namedtuple("Sight", "present chips problems complete events", defaul
         return families.pop() if len(families) == 1 else None
 
 
-DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
+class Told:
+    """What the driver has told already, for the detector, which would ask a client."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def call(self, command, _timeout):
+        return self.answers[command]
 
 
 class Looker:
-    def __init__(self, settings, clock=time.monotonic):
+    """`look` again and again; `wait` between. tell: gets a Sight at once when something happens, also during a look that takes long.
+
+    meanwhile: called whenever something may have happened; it may raise to end a look.
+    """
+
+    def __init__(self, settings, watch=None, *, signals=None, tell=None, meanwhile=lambda: None, clock=time.monotonic):
         self.settings, self.clock = settings, clock
-        self.client: Any = None
-        self.found: Any = None
+        self.watch, self.signals, self.tell, self.halt = watch or Watch(), signals, tell, meanwhile
+        self.driver: Any = None
+        self.found: Any = None  # what the detector found; None: the driver could not be asked
         self.found_at, self.starts = 0.0, 0
+        self.identities: dict = {}  # place: what DCMI told last of who the chip is
+        self.states, self.conditions, self.slices = NOTHING, {}, {}
+        self.condition_due, self.slices_due = None, float("-inf")  # the condition comes with the second look
+        self.changes = self.identified = 0  # of device nodes and PCI functions: told of, and taken into account
+        self.news = False  # something happened that should be looked at soon
 
     def close(self):
-        if self.client is not None:
-            self.client.close()
+        if self.driver is not None:
+            self.driver.close()
+
+    # --- one look
 
     def look(self):
         """One look. Takes at most a few times query_timeout and never raises for what the node is like."""
+        self.news = False
         try:
-            if self.outdated():
-                self.found = None
-                found = self.detect()
-                if "dcmi" not in (found["query"]["source"] or ""):
-                    return unusable(found)
-                self.found, self.found_at, self.starts = found, self.clock(), self.client.starts
-            states = self.client.call("health")
+            return self.seen()
         except DcmiError as error:
             self.found = None
-            return Sight(True, [], [f"the NPU driver does not answer: {error}"], False)
-        sight = combine(self.found, states, self.settings)
-        if {place(state) for state in states} != {place(chip) for chip in self.found["chips"]}:
-            self.found = None  # there are other chips than before: detect again next time
-        return sight
+            found = self.detect(missing=[QueryError("dcmi", error.code, error.message)])
+            if error.code == "dcmi_library_missing" and self.settings.dcmi == "optional" and found["device_nodes"]:
+                return unasked(found, self.settings)
+            return unusable(found)
+
+    def seen(self):
+        if self.driver is None:
+            library = self.settings.dcmi_library or find_library(self.settings.install_path)
+            if not os.path.exists(library):
+                raise DcmiError(f"there is no {library}", "dcmi_library_missing")
+            self.driver = Driver(library, self.settings, self.watch, clock=self.clock, meanwhile=self.meanwhile)
+        found = self.identify() if self.outdated() else self.found
+        states = self.driver.ask("health")
+        known = {place(chip) for chip in found["chips"] if chip["card_id"] is not None}
+        there = {where for where in {**states.records, **states.hung, **states.errors} if where[1] is not None}
+        cards = {where[0] for where in {**states.hung, **states.errors} if where[1] is None}
+        if {where for where in known ^ there if where[0] not in cards}:
+            # Other chips than before. Who is there now is asked at once: one may have come, or left its place to another.
+            found = self.identify()
+            states = self.driver.ask("health")
+        self.found, self.states = found, states  # together: sights between are of either the old or the new chips
+        self.more()
+        return self.sight()
 
     def outdated(self):
-        return self.found is None or self.client.starts != self.starts or self.clock() - self.found_at > DETECT_SECONDS
+        changed = self.signals is not None and self.signals.count != self.identified
+        return changed or self.found is None or self.driver.starts != self.starts or self.clock() - self.found_at > DETECT_SECONDS
 
-    def detect(self):
-        settings, missing = self.settings, []
-        if self.client is None:
-            try:
-                library = settings.dcmi_library or find_library(settings.install_path)
-                self.client = DcmiClient(library, settings.query_timeout, settings.install_path)
-            except DcmiError as error:
-                missing = [QueryError("dcmi", error.code, error.message)]
-        return detect(
-            None, settings.sysfs_root, settings.dev_root, dcmi=self.client, timeout=settings.query_timeout,
-            install_path=settings.install_path, missing=missing,
+    def identify(self):
+        """Who the chips are. Ids come first: they are known then even where the rest hangs."""
+        self.identified = self.signals.count if self.signals is not None else 0
+        listed, answer = self.driver.ask("list"), self.driver.ask("chips")
+        self.identities.update(answer.records)
+        silent = [where for where in {**listed.records, **answer.hung, **answer.errors} if where not in answer.records]
+        cards = [where[0] for where in silent if where[1] is None]
+        silent += [where for where in self.identities if where[0] in cards and where[1] is not None and where not in silent]
+        chips = list(answer.records.values())
+        for where in [where for where in silent if where[1] is not None]:
+            chips.append({**blank(where), **self.identities.get(where, {}), **listed.records.get(where, {}), "error": None})
+        found = self.detect(Told(open=self.driver.version, chips=chips, health=[]))
+        found["chips"] = settle(found)
+        self.found_at, self.starts = self.clock(), self.driver.starts
+        return found
+
+    def detect(self, dcmi=None, missing=()):
+        settings = self.settings
+        return detect(None, settings.sysfs_root, settings.dev_root, dcmi=dcmi, timeout=settings.query_timeout,
+                      install_path=settings.install_path, missing=missing)
+
+    def more(self):
+        """What is asked more seldom. Virtual devices decide what is registered, so they come with the first look."""
+        now = self.clock()
+        if now >= self.slices_due:
+            self.slices.update(self.driver.ask("slices").records)
+            self.slices_due = now + MORE_SECONDS
+        if self.condition_due is None:
+            self.condition_due = now
+        elif now >= self.condition_due:
+            self.conditions = self.driver.ask("condition").records
+            self.condition_due = now + MORE_SECONDS
+
+    def sight(self):
+        """What is known now."""
+        hung, excuses = self.driver.hung(), {where: {"error": text} for where, text in self.states.errors.items()}
+        excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
+        chips, problems = [], [error["message"] for error in self.found["query"]["errors"]]
+        complete, numbers, unused = self.found["query"]["ok"], {}, set(excuses)
+        told = {record["pci_address"] for record in self.identities.values()}
+        for known in self.found["chips"]:
+            where = place(known)
+            name = f"the NPU {known['pci_address'] or where}"
+            matching = [key for key in (where, (where[0], None)) if key in excuses]
+            unused -= set(matching)
+            excuse = excuses[matching[0]] if matching else None
+            if known["card_id"] is None and known["pci_address"] in told:
+                continue  # the driver told of it and does not now: gone, for whoever remembers it
+            if known["phy_id"] is None or known["family"] is None:
+                error = known["error"] or {"message": "the driver does not know it"}
+                problems.append(f"{name} is left out: {excuse['error'] if excuse else error['message']}")
+                complete = complete and not excuse
+            elif self.settings.family not in ("auto", known["family"]) or (where not in self.states.records and not excuse):
+                continue  # of no interest, or gone since the detection
+            elif known["phy_id"] in numbers:
+                problems.append(f"{name} has the physical id {known['phy_id']} of {numbers[known['phy_id']]} and is left out")
+            else:
+                numbers[known["phy_id"]] = name
+                chips.append(self.record(known, excuse))
+        problems += [f"card {where[0]} is left out: {excuses[where]['error']}" for where in sorted(unused, key=str)]
+        return Sight(self.found["present"], chips, problems, complete and not unused, self.events())
+
+    def record(self, known, excuse):
+        """One chip, as health and units take it; None stands for what nobody knows. device_node is a path, slices are virtual devices,
+        hung is in seconds, asked_at the monotonic time at which the driver was asked for its health."""
+        where, settings = place(known), self.settings
+        state = {} if excuse else self.states.records[where]
+        told = self.slices.get(where) or {"slices": None, "aicore_count": None}
+        condition = self.conditions.get(where)
+        node = f"{settings.dev_root}/davinci{known['phy_id']}"
+        function = f"{settings.sysfs_root}/bus/pci/devices/{known['pci_address']}"
+        record = {key: known.get(key) for key in IDENTITY}
+        record.update(
+            aicore_count=told["aicore_count"] or float(self.identities.get(where, {}).get("aicore_count") or 0) or None,
+            driver_bound=os.path.exists(f"{function}/driver") if known["evidence"]["pci"] and known["pci_address"] else None,
+            device_node=node, device_node_present=os.path.exists(node),
+            health_code=state.get("health_code"), error_codes=state.get("error_codes"), dropped=state.get("dropped", False),
+            error=state["error"]["message"] if state.get("error") else None, hung=None, unasked=False,
+            asked_at=self.states.asked.get(where),
+            telemetry={key: condition[key] for key in ("temperature_c", "temperature_limit_c", "ecc")} if condition else None,
+            slices=told["slices"],
         )
+        record.update(excuse or {})
+        return record
+
+    def events(self):
+        """Fault events since the last time, by the physical ids that kubelet's names are made of."""
+        numbers = {chip["logic_id"]: chip["phy_id"] for chip in self.found["chips"] if chip["logic_id"] is not None}
+        taken = [event for event in self.driver.take_events() if event["logic_id"] in numbers]
+        keys = ("code", "assertion", "severity", "at")
+        return [{"phy_id": numbers[event["logic_id"]], **{key: event[key] for key in keys}} for event in taken]
+
+    # --- whenever something happens
+
+    def meanwhile(self):
+        """Tell what is known without asking the driver, which may take long: fault events, hangs, device nodes, bound drivers."""
+        self.halt()
+        changes, events, hang, back = self.signals.count if self.signals is not None else 0, False, False, False
+        if self.driver is not None:
+            events, hang, back = bool(self.driver.events), self.driver.new_hang, self.driver.back
+            self.driver.new_hang = self.driver.back = False
+        changed, self.changes = changes != self.changes, changes
+        self.news = self.news or changed or events or back
+        if (changed or events or hang) and self.found is not None and self.tell is not None:
+            self.tell(self.sight())
+
+    def wait(self, seconds):
+        """Until something happens, at most so long."""
+        if self.driver is not None:
+            self.driver.wait(seconds)
+        else:
+            self.watch.wait(seconds)
+            self.meanwhile()
+
+
+def blank(where):
+    keys = ("logic_id", "phy_id", "pci_address", "name", "serial", "vdie", "product_name", "aicore_count")
+    return {**dict.fromkeys(keys), "card_id": where[0], "device_id": where[1]}
 
 
 def place(record):
     return record["card_id"], record["device_id"]
+
+
+def settle(found):
+    """The chips, with what follows for certain where one of them did not tell: all others are known."""
+    chips = [dict(chip) for chip in found["chips"]]
+    families = {chip["family"] for chip in chips if chip["family"]}
+    numbers = {chip["device_node"] for chip in chips}
+    nodes = [node for node in found["device_nodes"] if node not in numbers]
+    nameless = [chip for chip in chips if chip["card_id"] is not None and chip["phy_id"] is None]
+    if len(nodes) == len(nameless) == 1:
+        nameless[0].update(device_node=nodes[0], phy_id=int(os.path.basename(nodes[0])[len("davinci"):]))
+    if len(families) == 1 and not found["unknown"]:
+        for chip in chips:
+            chip["family"] = chip["family"] or min(families)
+    return chips
 
 
 def unusable(found):
@@ -92,30 +255,30 @@ def unusable(found):
     return Sight(True, [], [f"this node has {seen}, but {driver}: {cause}"], False)
 
 
-def combine(found, states, settings):
-    """What the detector knows of each chip and what DCMI says of it now. Keeps the order of ids, loses no chip silently."""
-    by_place = {place(state): state for state in states}
-    chips, problems = [], []
-    for known in found["chips"]:
-        where = f"the NPU {known['pci_address'] or place(known)}"
-        if known["phy_id"] is None or known["family"] is None:
-            cause = (known["error"] or {}).get("message") or "the driver does not know it"
-            problems.append(f"{where} is left out: {cause}")
-            continue
-        if settings.family not in ("auto", known["family"]):
-            continue
-        state = by_place.get(place(known))
-        if state is None:
-            continue  # gone since the detection
-        node = f"{settings.dev_root}/davinci{known['phy_id']}"
-        function = f"{settings.sysfs_root}/bus/pci/devices/{known['pci_address']}"
-        bound = os.path.exists(f"{function}/driver") if known["evidence"]["pci"] else None
-        keys = ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
-        chip = {key: known.get(key) for key in keys}
-        chip.update({key: state[key] for key in ("health_code", "error_codes", "dropped")})
-        chip.update(driver_bound=bound, device_node=node, device_node_present=os.path.exists(node))
-        chip["error"] = state["error"]["message"] if state["error"] else None
-        chip.update(aicore_count=None, hung=None, unasked=False, telemetry=None, slices=[])
+def unasked(found, settings):
+    """Without a DCMI library: a chip for each device node, and of it only what the PCI functions tell for certain."""
+    nodes = {int(os.path.basename(path)[len("davinci"):]): path for path in found["device_nodes"]}
+    functions, families = found["chips"], {function["family"] for function in found["chips"]}
+    if settings.family != "auto" and (not families or families == {settings.family}):
+        families = {settings.family}
+    if len(families) != 1 or None in families:
+        kinds = ", ".join(sorted(family or "unknown" for family in families)) or "no NPU"
+        return Sight(True, [], [f"nobody tells what the chips of {', '.join(nodes.values())} are: there is no DCMI library, and PCI shows "
+                                f"{kinds}; install the driver's libraries, or set `family`"], False)
+    only = functions[0] if len(functions) == len(nodes) == 1 else {}
+    bound = {bool(function["evidence"]["driver"]) for function in functions}
+    chips = []
+    for phy_id, path in sorted(nodes.items()):
+        chip = dict.fromkeys((*IDENTITY, "aicore_count", "health_code", "error_codes", "error", "hung", "telemetry", "asked_at"))
+        chip.update(
+            phy_id=phy_id, family=min(families), pci_address=only.get("pci_address"), numa_node=only.get("numa_node"),
+            driver_bound=min(bound) if len(bound) == 1 else None, device_node=path, device_node_present=os.path.exists(path),
+            dropped=False, unasked=True, slices=None if sliced(settings.dev_root) else [],
+        )
         chips.append(chip)
-    problems += [error["message"] for error in found["query"]["errors"]]
-    return Sight(found["present"], chips, problems, found["query"]["ok"])
+    return Sight(True, chips, [], True)
+
+
+def sliced(dev_root):
+    """Whether there are nodes of virtual devices; whose they are is not written there."""
+    return any(name.startswith("vdavinci") for name in os.listdir(dev_root))

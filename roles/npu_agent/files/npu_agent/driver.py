@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks the NPU driver, which may hang or crash at any call, so that one bad chip costs no answer about the others.
+
+One worker process asks all chips in turn and says which one it is at. A chip whose query is not over in time keeps the very process that
+waits for it, as its captive, and nothing else is asked there; a new worker asks the rest. When the call comes back, the chip is asked with
+the others again. A captive that waits too long is killed; if it dies, one new one tries, and if it does not (a process that sleeps in the
+kernel cannot die), it stays the only one. A chip whose query has ended the worker several times is asked in a process of its own.
+"""
+
+import time
+from collections import Counter, deque, namedtuple
+from typing import Any, Optional
+
+from ._hardware._dcmi_child import Child, DcmiError
+from ._hardware._dcmi_client import library_faults
+
+START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
+DIE_SECONDS = 0.5  # for a process that was killed
+CRASHES = 3  # in a row, after which a chip is asked in a process of its own
+
+# A place is (card id, device id), as the driver counts; with None for the device a card that does not tell how many chips it has.
+# records: {place: what the driver said}. asked: {place: monotonic time}. hung: {place: seconds}. errors: {place: text}.
+Answer = namedtuple("Answer", "records asked hung errors")
+
+
+class Late(Exception):
+    """A call has not come back in time; the worker knows which one."""
+
+
+class Died(Exception):
+    """The process has ended while it was asked; the text says how."""
+
+
+class Worker:
+    """A process and what it was asked. `tell` gets its fault events."""
+
+    def __init__(self, child, watch, clock, tell):
+        self.child, self.watch, self.clock, self.tell = child, watch, clock, tell
+        self.messages = deque()
+        self.fault: Optional[DcmiError] = None
+        self.command, self.number = "start", 0
+        self.place, self.since = None, clock()  # what it is at, and since when
+        watch.add(child.output, self.take)
+
+    def take(self):
+        """Called when there is something to read."""
+        more = self.child.read()
+        try:
+            while (message := self.child.line(self.command)) is not None:
+                if "event" in message:
+                    self.tell(dict(message["event"], at=self.clock()))
+                else:
+                    self.messages.append(message)
+        except DcmiError as error:
+            self.fault, more = error, False
+        if not more:
+            self.watch.remove(self.child.output)
+
+    def ask(self, command, **more):
+        self.command, self.number = command, self.number + 1
+        self.place, self.since = None, self.clock()
+        self.child.send({"id": self.number, "cmd": command, "progress": True, **more})
+
+    def stop(self, seconds=DIE_SECONDS):
+        """Kill it. True when it is gone: not always, see above."""
+        self.child.kill()
+        if not self.child.reap(seconds):
+            return False
+        self.watch.remove(self.child.output)
+        self.child.close()
+        return True
+
+
+class Apart:
+    """A chip that is not asked with the others: its query hangs, or has crashed too often.
+
+    since: when the first query began that has not come back; None: none is under way. worker: its process, None when it has none.
+    """
+
+    def __init__(self, place, worker=None, since=None):
+        self.place, self.worker, self.since = place, worker, since
+        self.asked = since  # when the query that is under way now began
+        self.killed = False
+        self.crashes = False  # stays apart for that
+        self.error, self.retry = "", float("-inf")  # when a new process may be tried
+
+
+class Driver:
+    """`ask` all chips; between two looks `wait`. `meanwhile` is called whenever something may have happened during a query.
+
+    events: fault events since they were taken away. new_hang, back: a chip has just begun to hang, or answers again (set by us, unset by
+    who has seen it). unsubscribed: why there are no events, None when there are.
+    """
+
+    def __init__(self, library, settings, watch, *, clock=time.monotonic, start=Child, meanwhile=lambda: None):
+        self.library, self.settings, self.watch, self.clock = library, settings, watch, clock
+        self.start, self.meanwhile = start, meanwhile
+        self.worker: Optional[Worker] = None
+        self.stuck: Optional[Worker] = None  # hangs where no chip is named, and does not die
+        self.apart: dict = {}
+        self.dying: list = []  # killed, not gone yet
+        self.crashes: Any = Counter()  # (command, place): how often in a row
+        self.events, self.back, self.new_hang = [], False, False
+        self.subscribe, self.unsubscribed = True, "not subscribed yet"
+        self.version: Any = None
+        self.starts = 0
+
+    # --- all chips
+
+    def ask(self, command):
+        """Answer of all chips; DcmiError when the driver as a whole has none."""
+        records, asked, errors = {}, {}, {}
+        while True:
+            worker = self.ready()
+            skip = [*self.apart, *errors]
+            try:
+                self.collect(worker, command, records, asked, skip=skip)
+                break
+            except Late:
+                self.worker = None
+                if worker.place is None or worker.place in skip:
+                    self.give_up(worker, command)
+                self.set_apart(worker)
+            except Died as died:
+                self.worker = None
+                self.drop(worker)
+                if worker.place is None or worker.place in skip:
+                    raise DcmiError(str(died), "dcmi_child_died", command=command) from None
+                errors[worker.place] = str(died)
+                self.crashed(command, worker.place)
+        for one in list(self.apart.values()):
+            if one.crashes:
+                self.ask_apart(one, command, records, asked, errors)
+        return Answer(records, asked, self.hung(), errors)
+
+    def hung(self):
+        """{place: seconds since the query began that has not come back}"""
+        now = self.clock()
+        return {one.place: now - one.since for one in self.apart.values() if one.since is not None}
+
+    def ready(self):
+        """A worker that can be asked."""
+        if self.worker is not None and (self.worker.child.ended or self.worker.fault):
+            self.drop(self.worker)
+            self.worker = None
+        if self.worker is None:
+            if self.stuck is not None and not self.stuck.stop():
+                seconds = self.clock() - self.stuck.since
+                raise DcmiError(f"process {self.stuck.child.pid} hangs in the driver for {seconds:.0f} s and cannot be killed; "
+                                f"it was asked for {self.stuck.command!r}", "dcmi_timeout", command=self.stuck.command)
+            self.stuck = None
+            self.worker = self.begin()
+        return self.worker
+
+    def begin(self):
+        worker = self.open()
+        if self.subscribe:
+            try:
+                self.unsubscribed = self.talk(worker, "subscribe")["why"]
+            except (Late, Died) as error:
+                # Never again: without events there are still looks, and without a worker there is nothing.
+                self.subscribe, self.unsubscribed = False, f"subscribing failed: {error}"
+                if not worker.stop():
+                    self.stuck = worker
+                return self.begin()
+        return worker
+
+    def spawn(self, tell):
+        unsafe = library_faults(self.library)
+        if unsafe:
+            raise DcmiError(f"{self.library} is not loaded: {'; '.join(unsafe)}", "dcmi_library_unsafe")
+        return Worker(self.start(self.library, self.settings.install_path), self.watch, self.clock, tell)
+
+    def drop(self, worker):
+        """Let go of a worker that nobody waits for."""
+        if not worker.stop():
+            self.dying.append(worker)
+
+    def open(self):
+        """A new worker whose library has started."""
+        self.starts += 1
+        worker = self.spawn(self.events.append)
+        try:
+            if "ready" not in self.reply(worker, START_SECONDS):
+                raise Died(str(worker.child.broken("did not say it is ready", "start")))
+            self.version = self.talk(worker, "open")
+        except Late:
+            self.give_up(worker, worker.command)
+        except Died as died:
+            self.drop(worker)
+            raise DcmiError(str(died), "dcmi_child_died", command=worker.command) from None
+        return worker
+
+    def give_up(self, worker, command):
+        """It hangs where no chip is to blame: nothing can be asked."""
+        heard = worker.child.heard()
+        if not worker.stop():
+            self.stuck = worker
+        raise DcmiError(f"DCMI did not answer {command!r} in time; its process was killed{heard}", "dcmi_timeout", command=command)
+
+    def collect(self, worker, command, records, asked, **more):
+        """Add what the worker says of its chips."""
+        starts = {}
+        for record in self.talk(worker, command, starts, **more):
+            place = record["card_id"], record["device_id"]
+            records[place], asked[place] = record, starts.get(place, worker.since)
+            self.crashes.pop((command, place), None)
+
+    def talk(self, worker, command, starts=None, **more):
+        """The result of one command. starts: {place: monotonic time} is filled with when the worker came to each chip."""
+        starts = {} if starts is None else starts
+        try:
+            worker.ask(command, **more)
+        except DcmiError as error:
+            raise Died(str(error)) from None
+        while True:
+            message = self.reply(worker, self.settings.query_timeout)
+            if isinstance(message.get("id"), int) and message["id"] < worker.number:
+                continue  # of a query that was broken off here
+            if message.get("id") != worker.number:
+                raise Died(str(worker.child.broken(f"answered another request: {message!r}", command)))
+            if "at" in message:
+                worker.place, worker.since = message["at"] and tuple(message["at"]), self.clock()
+                starts[worker.place] = worker.since
+            elif "error" in message:
+                # A library that refused to start does not recover inside the same process (dcmi_init is for once).
+                self.worker = None if worker is self.worker else self.worker
+                self.drop(worker)
+                error = dict(message["error"])
+                raise DcmiError(error.pop("message"), error.pop("code"), command=command, **error)
+            else:
+                return message["result"]
+
+    def reply(self, worker, seconds):
+        """The next message; Late when there is none so long after the last one."""
+        last = False
+        while not worker.messages:
+            if worker.fault or worker.child.ended:
+                raise Died(str(worker.fault or worker.child.broken("ended", worker.command)))
+            left = worker.since + seconds - self.clock()
+            if left <= 0:
+                if last:
+                    raise Late(f"no answer to {worker.command!r} within {seconds:g} s")
+                last = True  # it may be there already: this process may have been the one that was held up
+                worker.take()
+                continue
+            self.wait(left)
+        return worker.messages.popleft()
+
+    # --- chips apart
+
+    def set_apart(self, worker):
+        """This worker waits for its call from now on, and for nothing else."""
+        self.apart[worker.place] = Apart(worker.place, worker, worker.since)
+        worker.tell = lambda event: None  # the next worker hears them too
+        try:
+            worker.child.send({"cmd": "end"})
+        except DcmiError:
+            pass  # it has just died: tend() sees that
+        self.new_hang = True
+
+    def crashed(self, command, place):
+        self.crashes[command, place] += 1
+        if self.crashes[command, place] >= CRASHES and place[1] is not None:
+            one = self.apart[place] = Apart(place)
+            one.crashes = True
+
+    def ask_apart(self, one, command, records, asked, errors):
+        """Ask a chip in its own process."""
+        if one.since is not None:
+            return
+        if one.worker is None and self.clock() < one.retry:
+            errors[one.place] = one.error
+            return
+        try:
+            if one.worker is None:
+                one.worker = self.open()
+            self.collect(one.worker, command, records, asked, only=[one.place])
+        except Late:
+            one.since = one.asked = one.worker.since
+            one.killed, self.new_hang = False, True
+        except (Died, DcmiError) as error:
+            if one.worker is not None:
+                self.drop(one.worker)
+            one.worker, one.retry = None, self.clock() + self.settings.stuck_retry
+            one.error = errors[one.place] = str(error)
+
+    def tend(self):
+        """See to the captives. Seconds until that is due again, None: not by time alone."""
+        self.dying = [worker for worker in self.dying if not worker.stop(0)]
+        now, due = self.clock(), []
+        for one in list(self.apart.values()):
+            if one.since is None:
+                continue
+            if any("ready" not in message and "at" not in message for message in one.worker.messages):
+                self.release(one)
+            elif one.worker.fault or one.worker.child.ended:
+                if not one.killed:
+                    self.release(one)  # whoever asks it next sees whether it crashes again
+                elif now >= one.retry:
+                    self.try_anew(one, now)
+            elif not one.killed and now >= one.asked + self.settings.stuck_retry:
+                one.worker.child.kill()
+                one.killed = True  # when it has ended, see above
+            if one.since is not None:
+                due.append(one.retry if one.killed else one.asked + self.settings.stuck_retry)
+        due = [time - now for time in due if time > now]
+        return min(due) if due else None
+
+    def release(self, one):
+        """Its call has come back, or its process is gone: the chip is asked with the others again."""
+        self.drop(one.worker)
+        one.since = one.worker = None
+        if not one.crashes:
+            del self.apart[one.place]
+        self.back = True
+
+    def try_anew(self, one, now):
+        """A new captive in place of one that was killed. It opens the library and asks by itself: nobody waits for it."""
+        others, worker = [place for place in self.apart if place != one.place], None
+        try:
+            worker = self.spawn(lambda event: None)
+            # A card that does not tell its chips is tried by a list of all.
+            worker.ask("list", skip=others) if one.place[1] is None else worker.ask("health", only=[one.place])
+        except DcmiError:
+            one.retry = now + self.settings.stuck_retry
+            if worker is not None:
+                self.drop(worker)
+            return
+        self.drop(one.worker)
+        one.worker, one.asked, one.killed = worker, now, False
+
+    # --- time
+
+    def wait(self, seconds):
+        """Until something happens, at most so long."""
+        due = self.tend()
+        self.watch.wait(seconds if due is None else min(seconds, max(0.0, due)))
+        self.tend()
+        self.meanwhile()
+
+    def close(self):
+        """End all processes. One that sleeps in the kernel ends when the driver lets go of it."""
+        workers = [self.worker, self.stuck, *self.dying, *(one.worker for one in self.apart.values())]
+        workers = [worker for worker in workers if worker is not None]
+        for worker in workers:
+            worker.child.kill()
+        for worker in workers:
+            if not worker.stop():
+                self.watch.remove(worker.child.output)
+                worker.child.close()
+        self.worker, self.stuck, self.dying, self.apart = None, None, [], {}
+
+    def take_events(self):
+        taken, self.events[:] = self.events[:], []
+        return taken

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What tells at once that something changed at the chips: their device nodes, the kernel's own events, a call from another thread.
+
+All of it, and the processes that ask the driver, are waited for in one poll(): nothing wakes this thread up while nothing happens.
+"""
+
+import errno
+import os
+import re
+import select
+import socket
+import time
+
+from .inotify import ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
+
+NODE = re.compile(r"v?davinci[0-9]+\Z")
+NAMES = CREATE | DELETE | ATTRIB | MOVED_TO | MOVED_FROM | ONLY_FOLDERS
+FOLDER = DELETE_SELF | MOVE_SELF | UNMOUNT | OVERFLOW | IGNORED  # the folder itself went, or names may have been lost
+QUICK = 1.0  # seconds between two looks at the folder without inotify
+NETLINK_KOBJECT_UEVENT, KERNEL_GROUP = 15, 1
+# A chip's function that comes, goes, is bound or unbound; the driver's device nodes. The rest of a busy host is of no interest.
+MATTERS = re.compile(rb"(?:^|\0)(?:SUBSYSTEM=pci|DEVNAME=v?davinci[0-9]+)(?:\0|$)")
+
+
+class Watch:
+    """Descriptors, and for each a callable that reads what is there."""
+
+    def __init__(self):
+        self.poll = select.poll()
+        self.takers = {}
+
+    def add(self, descriptor, taker):
+        self.takers[descriptor] = taker
+        self.poll.register(descriptor, select.POLLIN)
+
+    def remove(self, descriptor):
+        if self.takers.pop(descriptor, None) is not None:
+            self.poll.unregister(descriptor)
+
+    def wait(self, seconds):
+        """Until something is there, at most so long (None: for ever); calls the takers. True when there was something."""
+        ready = self.poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        for descriptor, _events in ready:
+            taker = self.takers.get(descriptor)  # an earlier one may have removed it
+            if taker is not None:
+                taker()
+        return bool(ready)
+
+
+class Bell:
+    """Wakes the thread that waits, from any other."""
+
+    def __init__(self, watch):
+        self.watch = watch
+        self.ends = os.pipe()
+        for end in self.ends:
+            os.set_blocking(end, False)
+        watch.add(self.ends[0], self.hear)
+
+    def ring(self):
+        try:
+            os.write(self.ends[1], b"!")
+        except OSError:
+            pass  # full: it is ringing already
+
+    def hear(self):
+        os.read(self.ends[0], 4096)
+
+    def close(self):
+        self.watch.remove(self.ends[0])
+        for end in self.ends:
+            os.close(end)
+
+
+def names_in(folder):
+    try:
+        return {name for name in os.listdir(folder) if NODE.match(name)}
+    except OSError:
+        return set()
+
+
+class Signals:
+    """`count` changes with each change that was seen. `trouble`: why changes of device nodes are seen late, None: at once.
+
+    The folder may be replaced or come later: call `follow` now and then.
+    """
+
+    def __init__(self, watch, dev_root, log, clock=time.monotonic, inotify=Inotify):
+        self.watch, self.dev_root, self.log, self.clock, self.open = watch, dev_root, log, clock, inotify
+        self.count, self.trouble = 0, None
+        self.inotify = self.netlink = self.names = None
+        self.due = None  # when the folder must be looked at without inotify
+        self.uevents()
+        self.follow()
+
+    def follow(self):
+        """Watch the folder that has the name now. Watches hold on to a folder, not to its name; one that is there already stays."""
+        try:
+            if self.inotify is None:
+                self.inotify = self.open()
+                self.watch.add(self.inotify.descriptor, self.read)
+            self.inotify.add(self.dev_root, NAMES | DELETE_SELF | MOVE_SELF)
+        except OSError as error:
+            self.without(error)
+            return
+        if self.trouble is not None:
+            self.trouble = self.due = None
+            self.log("device nodes are watched by inotify again")
+
+    def without(self, error):
+        if self.inotify is not None:
+            self.watch.remove(self.inotify.descriptor)
+            self.inotify.close()
+            self.inotify = None
+        if self.trouble is None:
+            what = {errno.EMFILE: "all inotify instances of this user are taken (fs.inotify.max_user_instances)",
+                    errno.ENOSPC: "all inotify watches of this user are taken (fs.inotify.max_user_watches)"}.get(error.errno, str(error))
+            self.trouble = f"{what}: {self.dev_root} is looked at every {QUICK:g} s instead"
+            self.log("device nodes are not watched by inotify", "warning", cause=self.trouble)
+            self.names, self.due = names_in(self.dev_root), self.clock() + QUICK
+
+    def read(self):
+        for _watch, mask, name in self.inotify.read():
+            if mask & FOLDER or NODE.match(name):
+                self.count += 1
+
+    def uevents(self):
+        """The kernel tells them to every process of the host's network namespace that may listen; elsewhere there are none."""
+        try:
+            self.netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT)
+            self.netlink.bind((0, KERNEL_GROUP))
+        except OSError:
+            if self.netlink is not None:
+                self.netlink.close()
+            self.netlink = None
+            return
+        self.watch.add(self.netlink.fileno(), self.hear)
+
+    def hear(self):
+        try:
+            while True:
+                data, (sender, _groups) = self.netlink.recvfrom(8192)
+                if sender == 0 and MATTERS.search(data):  # 0: the kernel itself
+                    self.count += 1
+        except BlockingIOError:
+            return
+        except OSError:
+            self.count += 1  # ENOBUFS: there were too many, ours may have been among them
+
+    def left(self, now):
+        """Seconds until the folder must be looked at; None with inotify. Looks when they are over."""
+        if self.due is None:
+            return None
+        if now >= self.due:
+            names = names_in(self.dev_root)
+            if names != self.names:
+                self.names, self.count = names, self.count + 1
+            self.due = now + QUICK
+        return self.due - now
+
+    def close(self):
+        if self.inotify is not None:
+            self.watch.remove(self.inotify.descriptor)
+            self.inotify.close()
+        if self.netlink is not None:
+            self.watch.remove(self.netlink.fileno())
+            self.netlink.close()
