@@ -35,7 +35,7 @@ class Kubelet:
             os.rename(options.plugins, options.plugins + ".old")
             shutil.rmtree(options.plugins + ".old", ignore_errors=True)
         os.makedirs(options.plugins, exist_ok=True)
-        inode = os.lstat(self.socket).st_ino if begin.get("same_inode") else None
+        inode = os.lstat(self.socket).st_ino if begin.get("same_inode") and os.path.lexists(self.socket) else None
         self.journal, self.rough = Journal(), Rough(options.rough)
         self.devices = Devices(self.journal, options.grace_seconds)
         self.pods = Pods(self.devices, options.plugins, options.topology_policy, options.numa_nodes, options.cdi_folders)
@@ -60,7 +60,7 @@ class Kubelet:
         return getattr(self, "do_" + name)(**arguments)
 
     def do_info(self):
-        return {"start": self.start, "pid": os.getpid(), "node": self.options.node, "inode": os.lstat(self.socket).st_ino}
+        return {"start": self.start, "pid": os.getpid(), "node": self.options.node}
 
     # The node.
 
