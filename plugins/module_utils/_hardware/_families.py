@@ -5,7 +5,8 @@
 
 Sources: npu-smi names from the vendor's open driver (npu_info_print.c, dcmi_inner_info_get.c) and public output; resource names and ids
 from mind-cluster's device plugin; device nodes from mind-cluster's ascend-docker-runtime. "managers" are the device nodes a container
-needs beside its chips. What file names of packages call a chip stands in ``_packages/_names.py``.
+needs beside its chips, "folders" those below /dev of which it needs all nodes. What file names of packages call a chip stands in
+``_packages/_names.py``.
 """
 
 import re
@@ -53,7 +54,7 @@ FAMILIES = {
     "a5": {
         "names": ["Ascend950PR", "Ascend950DT"], "pci": ["d806"],
         "resource": "huawei.com/npu", "device_prefix": "npu-",
-        "managers": [_node("davinci_manager"), _node("hisi_hdc")],
+        "managers": [_node("davinci_manager"), _node("hisi_hdc")], "folders": ["uburma", "ummu"],
     },
 }
 

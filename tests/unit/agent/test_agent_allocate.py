@@ -64,19 +64,21 @@ def test_what_each_mode_gives(allocate, settings, mode, parts):
 
 def test_a_board_gets_its_manager_under_the_usual_name(allocate, settings, tmp_path):
     (tmp_path / "davinci_manager_docker").touch()
-    (tmp_path / "ummu").mkdir()
-    (tmp_path / "ummu/ummu0").touch()
     assert allocate.answer(["c0"], chips("310b"), settings)["devices"] == [
         (f"{tmp_path}/davinci0", "/dev/davinci0"), (f"{tmp_path}/davinci_manager_docker", "/dev/davinci_manager"),
     ]
 
 
-def test_nodes_in_a_folder_are_given_one_by_one(allocate, tmp_path, monkeypatch):
-    monkeypatch.setitem(allocate.FAMILIES, "a5", {"managers": [{"host": "ummu", "container": "ummu"}]})
+def test_nodes_in_a_folder_are_given_one_by_one(allocate, settings, tmp_path):
     (tmp_path / "ummu").mkdir()
     for name in ("b", "a"):
         (tmp_path / "ummu" / name).touch()
-    assert allocate.manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "ummu/a", "ummu/b")
+    assert allocate.manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "davinci_manager", "hisi_hdc", "ummu/a", "ummu/b")
+
+
+def test_one_node_for_each_name_inside(allocate, settings, tmp_path):
+    (tmp_path / "davinci_manager_docker").touch()
+    assert allocate.manager_nodes(["310", "310b"], str(tmp_path))[0] == (f"{tmp_path}/davinci_manager", "/dev/davinci_manager")
 
 
 @pytest.mark.parametrize("case", [("auto", False, True), ("auto", True, False), ("always", True, True), ("never", False, False)])

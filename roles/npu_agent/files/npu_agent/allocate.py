@@ -105,12 +105,19 @@ def described(settings):
 
 def manager_nodes(families, dev_root):
     """[(host path, container path)] of the nodes that chips of these families share. Only what exists: a path that does not would keep
-    the container from starting for ever. Of a folder, what is in it."""
-    nodes = {}
-    for node in (node for family in families for node in FAMILIES[family]["managers"]):
-        host, inside = f"{dev_root}/{node['host']}", f"/dev/{node['container']}"
-        if os.path.isdir(host):
-            nodes.update({f"{inside}/{name}": f"{host}/{name}" for name in sorted(os.listdir(host))})
-        elif os.path.exists(host):
-            nodes.setdefault(inside, host)
-    return [(host, inside) for inside, host in nodes.items()]
+    the container from starting for ever."""
+    nodes = {}  # {container path: host path}: of two families the first one's
+    for family in families:
+        for node in FAMILIES[family]["managers"]:
+            nodes.setdefault(f"/dev/{node['container']}", f"{dev_root}/{node['host']}")
+        for folder in FAMILIES[family].get("folders", ()):
+            for name in names_in(f"{dev_root}/{folder}"):
+                nodes.setdefault(f"/dev/{folder}/{name}", f"{dev_root}/{folder}/{name}")
+    return [(host, inside) for inside, host in nodes.items() if os.path.exists(host)]
+
+
+def names_in(folder):
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
