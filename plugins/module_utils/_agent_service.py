@@ -22,6 +22,8 @@ FOLDER_MODE = 0o755
 CDI_FILE = "npu-fleet-ascend.json"  # as in the agent's cdi.py
 CDI_KIND = "npu.fleet/ascend"
 CDI_FOLDER = "/etc/cdi"
+STATE_FOLDER = "/var/lib/npu-agent"  # StateDirectory of the unit; `state_dir` of the agent
+STATE_FILE = "names.json"
 
 # Kubelet may come later and a node without NPU has nothing to serve: both are as good as it gets without us.
 SETTLED = ("serving", "waiting_for_kubelet", "no_npu")
@@ -68,16 +70,33 @@ def no_future(paths):
 
 
 def cdi_folder(config):
-    """The folder in which a configuration has the agent keep its CDI file, None for none. Of our own texts: `key: JSON` a line."""
+    """The folder in which a configuration has the agent keep its CDI file, None for none."""
+    return folder_of(config, "cdi_folder", None)
+
+
+def folder_of(config, name, default):
+    """The folder that a setting names, None for none. Of our own texts: `key: JSON` a line."""
     for line in config.splitlines():
         key, _colon, value = line.partition(":")
-        if key.strip() == "cdi_folder":
+        if key.strip() == name:
             try:
                 found = json.loads(value)
             except ValueError:
                 found = value.strip().strip("'")
             return found.rstrip("/") or None if isinstance(found, str) else None
-    return None
+    return default
+
+
+def state_files(root, config):
+    """What the agent keeps of this node: names of chips, and such files that it could not use."""
+    folder = folder_of(config, "state_dir", STATE_FOLDER)
+    if folder is None:
+        return []
+    try:
+        found = os.listdir(_agent.under(root, folder))
+    except OSError:
+        return []
+    return sorted(folder + "/" + name for name in found if name == STATE_FILE or name.startswith(STATE_FILE + ".broken"))
 
 
 def left_behind(root, folders):
@@ -225,7 +244,8 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
 def absent(root, run, check_mode):
     """Have no service. The files of the agent stay; agent_files takes them."""
     before = _agent.observe(root, run)
-    paths = left_behind(root, [cdi_folder(text_of(_agent.under(root, _agent.CONFIG))), CDI_FOLDER])
+    config = text_of(_agent.under(root, _agent.CONFIG))
+    paths = left_behind(root, [cdi_folder(config), CDI_FOLDER]) + state_files(root, config)
     paths += [path for path in (_agent.CONFIG, _agent.UNIT) if os.path.lexists(_agent.under(root, path))]
     actions = (["stop"] if before["active"] else []) + (["disable"] if before["enabled"] else []) + ["remove " + path for path in paths]
     diff = [
@@ -240,9 +260,10 @@ def absent(root, run, check_mode):
     for path in paths:
         os.unlink(_agent.under(root, path))
     systemctl(run, "daemon-reload")
-    try:
-        os.rmdir(os.path.dirname(_agent.under(root, _agent.CONFIG)))
-    except OSError:
-        pass  # an admin keeps files of his own there
+    for folder in (os.path.dirname(_agent.CONFIG), folder_of(config, "state_dir", STATE_FOLDER)):
+        try:
+            os.rmdir(_agent.under(root, folder or STATE_FOLDER))
+        except OSError:
+            pass  # an admin keeps files of his own there
     result["after"] = _agent.observe(root, run)
     return result

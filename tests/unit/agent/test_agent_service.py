@@ -261,6 +261,32 @@ def test_absent_takes_the_cdi_file(node):
     assert _agent_service.absent(str(node), systemd, False)["actions"] == [f"remove /{CDI}"]
 
 
+@pytest.mark.parametrize(("config", "folder"), [("poll_seconds: 1\n", "var/lib/npu-agent"), ('state_dir: "/srv/names"\n', "srv/names")])
+def test_absent_takes_the_names_of_chips(node, config, folder):
+    systemd = Systemd(node)
+    present(node, systemd, config=config)
+    (node / folder).mkdir(parents=True)
+    for name in ("names.json", "names.json.broken", "other"):
+        (node / folder / name).write_text("{}")
+    assert f"remove /{folder}/names.json" in _agent_service.absent(str(node), systemd, True)["actions"]
+    _agent_service.absent(str(node), systemd, False)
+    assert os.listdir(node / folder) == ["other"]
+    (node / folder / "other").unlink()
+    (node / folder / "names.json").write_text("{}")
+    present(node, systemd, config=config)
+    _agent_service.absent(str(node), systemd, False)
+    assert not (node / folder).exists()
+
+
+def test_absent_without_a_folder_for_names(node):
+    systemd = Systemd(node)
+    present(node, systemd, config='state_dir: ""\n')
+    (node / "var/lib/npu-agent").mkdir(parents=True)
+    (node / "var/lib/npu-agent/names.json").write_text("{}")
+    _agent_service.absent(str(node), systemd, False)
+    assert (node / "var/lib/npu-agent/names.json").exists()
+
+
 def test_names_are_the_agents(package):
     from npu_agent import cdi, cdi_file
 
@@ -322,6 +348,16 @@ def test_unit_keeps_out_of_the_known_traps():
              "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
     assert not traps & set(settings)
     assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+    assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
+def test_the_units_folder_is_the_agents(package):
+    from npu_agent import config, identity
+
+    text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
+    folder = f"/var/lib/{text.split('StateDirectory=')[1].splitlines()[0]}"
+    assert folder == config.SETTINGS["state_dir"][0] == _agent_service.STATE_FOLDER
+    assert _agent_service.STATE_FILE == identity.FILE and "StateDirectoryMode=0700" in text
 
 
 def test_unit_opens_the_cdi_folder_and_no_other():
@@ -329,7 +365,7 @@ def test_unit_opens_the_cdi_folder_and_no_other():
     assert [line for line in text.splitlines() if "Paths=" in line] == ["ReadWritePaths=-/etc/cdi"]
     plain = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
     assert [line for line in text.splitlines() if line not in plain.splitlines()] == [
-        "# The one folder that the agent writes. With \"-\" it serves the chips also where somebody has removed the folder.",
+        "# The one folder that the agent writes beside its own. With \"-\" it serves the chips also where somebody has removed the folder.",
         "ReadWritePaths=-/etc/cdi"]
     assert "\nProtectSystem=full\nProtectHome=yes\n" in plain
 

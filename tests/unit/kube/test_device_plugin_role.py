@@ -68,7 +68,8 @@ def text_of(name, settings):
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(ROLE / "templates"), trim_blocks=True,  # noqa: S701  no HTML
                                      keep_trailing_newline=True)
     environment.filters.update(FilterModule().filters())
-    return environment.get_template(name).render(__npu_device_plugin_settings=settings, npu_device_plugin_memory_max="256M")
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    return environment.get_template(name).render({**defaults, "__npu_device_plugin_settings": settings})
 
 
 def node(engines, settings, **variables):
