@@ -277,6 +277,16 @@ def test_slices_stand_for_their_chip(agent, keeper, tree):
     assert [device["name"] for device in kept(keeper)["devices"]] == ["0", "vdavinci100", "all"]
 
 
+def test_slices_that_are_not_told_change_nothing(agent, keeper, settings, tree):
+    (tree / "vdavinci100").touch()
+    keeper.keep(sight(agent, 0, 1, slices={1: [{"vdev_id": 100, "template": "vir02"}]}))
+    before = kept(keeper)
+    unsure = sight(agent, 0, 1, slices={1: None})
+    assert keeper.keep(unsure) == unsure and kept(keeper) == before
+    with pytest.raises(agent.cdi_file.Trouble, match="does not tell which slices"):
+        agent.cdi_file.wanted(unsure, settings)
+
+
 def test_the_nodes_of_several_families_are_there_once(agent, keeper, tree):
     (tree / "davinci_manager_docker").touch()
     seen = sight(agent, 0, 1)

@@ -243,6 +243,16 @@ def test_slices_are_resources_of_their_own(agent, make, nodes):
     assert node.boards[f"{P310}-2c"].payload == b"[]"
 
 
+def test_slices_that_were_never_told(agent, make, nodes):
+    """A driver that cannot tell is no reason to serve nothing, but a chip that may have slices is not given out as a whole."""
+    node = make()
+    unknown = record(0, family="310p", slices=None)
+    assert node.update(sight(agent, unknown), 0) == set() and "does not tell which slices" in node.problems[0]
+    for path in nodes.glob("vdavinci*"):
+        path.unlink()
+    assert node.update(sight(agent, unknown), 1) == {P310} and node.problems == []
+
+
 def test_a_slice_without_its_node(agent, make):
     node = make()
     node.update(sight(agent, record(0, family="310p", slices=slices((100, "vir02")))), 0)

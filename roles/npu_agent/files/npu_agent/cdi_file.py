@@ -7,7 +7,7 @@ import stat
 import tempfile
 from typing import Optional
 
-from . import cdi, mounts
+from . import cdi, mounts, units
 from .allocate import manager_nodes
 from .log import Once
 
@@ -25,6 +25,8 @@ def path_in(folder):
 
 def wanted(sight, settings):
     """(text or None, problems) for what look.py saw. None: no chip of this node can be given to a container."""
+    if unsure(sight.chips, settings.dev_root):
+        raise Trouble("the driver does not tell which slices (vNPUs) its chips have, and this node has some; try again")
     whole, slices = offered(sight.chips, settings.dev_root)
     if not whole and not slices:
         return None, []
@@ -50,6 +52,11 @@ def offered(chips, dev_root):
         if chip["device_node_present"] and not vdev_ids:
             whole.add(chip["phy_id"])
     return whole, slices
+
+
+def unsure(chips, dev_root):
+    """Whether a chip may have slices that were not told."""
+    return any(chip.get("slices") is None for chip in chips) and units.some_slices(dev_root)
 
 
 def certain(sight):
@@ -146,7 +153,7 @@ class Keeper:
 
     def keep(self, sight):
         """The sight, with what went wrong here. A chip that the file does not name takes no work where Allocate relies on it."""
-        if not self.settings.cdi_folder or not certain(sight):
+        if not self.settings.cdi_folder or not certain(sight) or unsure(sight.chips, self.settings.dev_root):
             return sight
         try:
             text, problems = wanted(sight, self.settings)

@@ -61,7 +61,7 @@ class Node:
         for identity, record in zip(self.names.assign(records, sight.complete), records):
             slices = record.get("slices")
             if slices is None:  # not known now: what was known last
-                slices = known.get(identity.key, {}).get("slices") or []
+                slices = known.get(identity.key, {}).get("slices")
             self.seen[identity.name] = Seen(identity, dict(record, slices=slices), False)
             known.pop(identity.key, None)
         for name, old in before.items():

@@ -7,6 +7,7 @@ hardware, and would give it out twice.
   slices  static vNPUs that somebody made on the chip (`npu-smi set -t create-vnpu`); each kind is a resource of its own.
 """
 
+import glob
 import os
 
 from .chip import Slice
@@ -28,9 +29,11 @@ KINDS = {"910": _910, "a2": _910B, "a3": _910B, "310p": _310P}
 def forms(chip, slices, resource, settings):
     """([(resource, Chip)], problems): what of this chip is offered, and why something is not.
 
-    slices: [{"vdev_id", "template"}]. resource: that of the whole chip. A chip with a slice that cannot be named is not offered at all:
-    whole, it would be given out beside the slice.
+    slices: [{"vdev_id", "template"}], None: never told. resource: that of the whole chip. A chip with a slice that cannot be named is not
+    offered at all: whole, it would be given out beside the slice.
     """
+    if slices is None and some_slices(settings.dev_root):
+        return [], [f"the driver does not tell which slices (vNPUs) {chip.id} has, and this node has some: the chip is not offered"]
     if not slices:
         return [(resource, chip)], []
     if settings.shares > 1:
@@ -45,6 +48,11 @@ def forms(chip, slices, resource, settings):
             continue
         found.append((f"{resource}-{kind}", part(chip, Slice(entry["vdev_id"], entry["template"], kind), settings.dev_root)))
     return found, problems
+
+
+def some_slices(dev_root):
+    """Whether this node has slices at all: each one has a device node."""
+    return bool(glob.glob(f"{glob.escape(dev_root)}/vdavinci[0-9]*"))
 
 
 def part(chip, piece, dev_root):
