@@ -226,3 +226,37 @@ def test_unknown_numa_is_no_topology(rig):
     rig.agent().await_state("serving")
     assert all(device["numa"] == [] for device in rig.ask("devices")[RESOURCE].values())
     assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["phase"] == "Running"
+
+
+def test_the_drivers_files_come_by_mounts(rig):
+    (rig.folder / "ascend/driver/lib64").mkdir(parents=True)
+    rig.kubelet()
+    rig.agent(install_path=rig.folder / "ascend", cdi_mounts=rig.folder / "base.list").await_state("serving")
+    until(lambda: rig.numbers()[0], what="the first list in the kubelet")
+    assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]["mounts"] == [
+        {"container_path": "/usr/local/Ascend/driver/lib64", "host_path": f"{rig.folder}/ascend/driver/lib64", "read_only": True}
+    ]
+
+
+def test_shares(rig):
+    rig.kubelet()
+    rig.agent(shares=3).await_state("serving")
+    until(lambda: rig.numbers() == (24, 24), what="24 of 24 at the kubelet")
+    shares = rig.ask("allocate", count=4, resource=RESOURCE, pod="one")["devices"][RESOURCE]
+    assert len({name.rpartition("-")[0] for name in shares}) == 4
+    (answer,) = ask(rig, ["Ascend910-2-0", "Ascend910-2-2"])
+    assert answer["envs"]["ASCEND_VISIBLE_DEVICES"] == "2"
+    assert [device["host_path"] for device in answer["devices"]].count(f"{rig.dev}/davinci2") == 1
+
+
+def test_names_outlive_a_renumbering(rig):
+    rig.kubelet()
+    agent = rig.agent()
+    agent.await_state("serving")
+    until((rig.folder / "state/names.json").exists)
+    agent.stop()
+    rig.change("chips.0.phy_id", 7)
+    rig.change("chips.7.phy_id", 0)
+    rig.agent(name="later").await_state("serving")
+    answers = ask(rig, ["Ascend910-0"], ["Ascend910-7"], ["Ascend910-1"])
+    assert [answer["envs"]["ASCEND_VISIBLE_DEVICES"] for answer in answers] == ["7", "0", "1"]
