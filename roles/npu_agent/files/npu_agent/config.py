@@ -157,7 +157,9 @@ SETTINGS = {
         "run without their chips)",
     ),
     "cdi_folder": ("", path_or_empty, "folder such as /etc/cdi where `serve` keeps the CDI specification; empty: none is kept"),
-    "cdi_mounts": ("/etc/ascend-docker-runtime.d/base.list", path, "list of the driver's files that containers get by CDI"),
+    "cdi_mounts": (
+        "/etc/ascend-docker-runtime.d/base.list", path, "the vendor runtime's list of the driver's files for containers; without it, ours",
+    ),
     "cdi_links": ("family", one_of("family", "allow", "refuse"), "symbolic links in that list; family: taken where its boards need it"),
     "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
     "fault_file": ("", path_or_empty, "file with other levels for fault codes, as the vendor's faultCode.json; empty: none"),
