@@ -62,11 +62,11 @@ def test_changes_only_are_told(agent, make):
     board = node.boards[A2]
     waiter = threading.Event()
     board.waiters.add(waiter)
-    assert list(board.units) == ["Ascend910-0", "Ascend910-1"] and board.family == "a2" and board.version == 1 and not board.urgent
+    assert list(board.units) == ["Ascend910-0", "Ascend910-1"] and board.family == "a2" and board.version == 1
     assert node.update(sight(agent, record(0), record(1)), 1) == set() and not waiter.is_set()
     assert node.update(sight(agent, record(0), record(1, 3)), 2) == {A2}
-    assert board.count() == (1, 2) and board.urgent and waiter.is_set() and board.version == 2
-    assert node.update(sight(agent, record(0), record(1)), 3) == {A2} and not board.urgent
+    assert board.count() == (1, 2) and waiter.is_set() and board.version == 2
+    assert node.update(sight(agent, record(0), record(1)), 3) == {A2}
     # What kubelet is not told makes no new list.
     hot = record(0, telemetry={"temperature_c": 95, "temperature_limit_c": None, "ecc": None})
     assert node.update(sight(agent, hot, record(1)), 4) == set()
@@ -98,7 +98,7 @@ def test_a_failed_look_is_not_zero_chips(agent, make):
     assert node.review(30) == {A2}
     board = node.boards[A2]
     assert state(board) == {"Ascend910-0": False, "Ascend910-1": False} and "DCMI hangs" in board.units["Ascend910-0"].reason
-    assert not board.units["Ascend910-0"].gone and board.urgent
+    assert not board.units["Ascend910-0"].gone
 
 
 def test_a_chip_that_is_gone_stays_in_the_list(agent, make):
@@ -127,7 +127,7 @@ def test_an_event_counts_for_its_chip_only(agent, make):
     node.update(sight(agent, record(0), record(1)), 0)
     fault = {"phy_id": 1, "code": "80E01801", "assertion": "occur", "severity": 3}
     assert node.update(sight(agent, record(0), record(1), events=[fault]), 1) == {A2}
-    assert state(node.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": False} and node.boards[A2].urgent
+    assert state(node.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": False}
     # A number that a chip had once is another's now.
     node = make()
     node.update(sight(agent, record(0), record(1)), 0)

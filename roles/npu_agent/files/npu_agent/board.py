@@ -8,7 +8,6 @@ class Board:
     """The newest list of one resource. Whoever streams it puts an event into `waiters`.
 
     chips: {chip.id: Chip}. units: {id towards kubelet: Chip}; with shares several ids are one chip.
-    urgent: the newest change took something out of service, so kubelet should hear of it at once.
     """
 
     def __init__(self, resource, log, encode):
@@ -16,7 +15,6 @@ class Board:
         self.family = None  # of the first chip
         self.chips, self.units = {}, {}
         self.payload, self.version, self.told = b"", 0, None
-        self.urgent = False
         self.waiters = set()
 
     def publish(self, chips, shares):
@@ -31,7 +29,6 @@ class Board:
         self.say(before)
         if told == self.told:
             return False
-        self.urgent = any(chip.healthy and not (name in chips and chips[name].healthy) for name, chip in before.items())
         self.told, self.payload, self.version = told, self.encode(self.units.items()), self.version + 1
         for waiter in self.waiters:
             waiter.set()
