@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 import threading
+from collections import Counter
 from typing import Any
 
 from ._hardware._families import FAMILIES, device_id
@@ -47,6 +48,12 @@ def evidence(known):
     return known.get("vdie"), (serial, place) if serial else None, (address, place) if address else None, known.get("phy_id")
 
 
+def unshared(items):
+    """The evidence of chips without what two of them have in common."""
+    counts = [Counter(column) for column in zip(*items)]
+    return [tuple(value if count[value] == 1 else None for value, count in zip(item, counts)) for item in items]
+
+
 def same(one, other):
     """At which strength two chips are the same one (0 is the strongest), None when they are not."""
     for strength, (mine, yours) in enumerate(zip(one, other)):
@@ -59,7 +66,7 @@ class Names:
     """The table of names, and its file in `folder` ("": none)."""
 
     def __init__(self, folder, log):
-        self.path = os.path.join(folder, FILE) if folder else None
+        self.path: Any = os.path.join(folder, FILE) if folder else None  # None: nothing is kept
         self.log, self.say = log, Once(log)
         self.entries: list = []
         self.last: Any = None
@@ -103,10 +110,7 @@ class Names:
 
     def recognise(self, found):
         """For each record the entry that is the same chip, or None."""
-        seen = [evidence(record) for record in found]
-        for strength in range(4):
-            column = [item[strength] for item in seen]
-            seen = [item if column.count(item[strength]) < 2 else item[:strength] + (None,) + item[strength + 1:] for item in seen]
+        seen = unshared([evidence(record) for record in found])
         pairs = []
         for number, record in enumerate(found):
             for entry in self.entries:

@@ -107,7 +107,7 @@ class Node:
 
     def resources(self):
         """{family: resource} of the families that are served. A chip belongs to one resource, and a resource has one kind of chip."""
-        kinds = {seen.record["family"]: FAMILIES[seen.record["family"]]["resource"] for seen in self.seen.values()}
+        kinds: dict = {seen.record["family"]: FAMILIES[seen.record["family"]]["resource"] for seen in self.seen.values()}
         wanted = self.settings.resource_name
         if not wanted:
             return kinds

@@ -166,7 +166,7 @@ def parts(chips, name):
 
 def joined(left, right, need):
     """The cheapest ways to take 0, 1, 2 … of two sets of groups; equal costs go to the lower numbers."""
-    table = [None] * (min(len(left) + len(right) - 2, need) + 1)
+    table: list = [None] * (min(len(left) + len(right) - 2, need) + 1)
     for first, (price, places) in enumerate(left):
         for second, (more, others) in enumerate(right[:len(table) - first]):
             way = (price + more, places + others)
