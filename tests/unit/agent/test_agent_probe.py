@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The operator's own program: how it is run, what it may say, and that it holds up nothing. The programs here are real ones."""
 
+import contextlib
 import os
 import queue
 import threading
@@ -98,6 +99,18 @@ def test_answers(rig, body, result):
     assert one.ask() == result and one.changes == 1
 
 
+def test_no_more_output_is_kept_than_needed(agent):
+    ours, end = os.pipe()
+    output = b""
+    for _ in range(20):
+        os.write(end, b"x" * 1000)
+        output = agent.probe.drain(ours, output, 0)
+    os.close(end)
+    assert output == b"x" * agent.probe.KEPT_BYTES
+    assert agent.probe.drain(ours, output, 0) == output
+    os.close(ours)
+
+
 @pytest.mark.parametrize(("body", "words"), [
     ("echo no such chip; exit 2", "it ended with 2: no such chip"),
     ("exit 127", "it ended with 127"),
@@ -124,13 +137,27 @@ def test_a_chip_does_not_get_well_because_the_program_breaks(rig):
     assert one.ask()["healthy"] and one.changes == 2
 
 
+@contextlib.contextmanager
+def input_that_never_ends():
+    """On this process's own standard input."""
+    (ours, end), before = os.pipe(), os.dup(0)
+    os.dup2(ours, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (ours, end, before):
+            os.close(descriptor)
+
+
 def test_how_it_is_run(rig, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     one = rig()
     one.program(f"""cd {tmp_path}
 echo "$# $1 $2 $3 $4 $5 $6" > argv; env > env; echo "$OLDPWD" > cwd; cat > input
 ls /proc/self/fd > files; cut -d' ' -f5,6 /proc/$$/stat > ids; echo $$ >> ids""")
-    assert one.ask(3)["healthy"]
+    with input_that_never_ends():
+        assert one.ask(3)["healthy"]
     assert (tmp_path / "argv").read_text().split() == ["6", "--phy-id", "3", "--pci-address", "0000:03:00.0", "--family", "a2"]
     names = {line.split("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert names - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH", "LC_ALL"} and "LC_ALL=C" in (tmp_path / "env").read_text()
@@ -366,7 +393,7 @@ def test_a_fault_of_ours_ends_no_thread(rig):
 
 
 def test_stop_ends_a_run_and_says_nothing(rig, tmp_path):
-    one = rig()
+    one = rig(probe_timeout=600)
     one.program(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000")
     one.prober.start()
     one.see(0)
