@@ -4,10 +4,9 @@
 import json
 import os
 import stat
-import tempfile
 from typing import Optional
 
-from . import cdi, mounts, units
+from . import cdi, files, mounts, units
 from .allocate import manager_nodes
 from .log import Once
 
@@ -31,12 +30,12 @@ def wanted(sight, settings):
     if not whole and not slices:
         return None, []
     families = sorted({chip["family"] for chip in sight.chips})
-    files, problems = mounts.of(settings, families)
-    if not files and settings.allocate_by == "cdi":
+    found, problems = mounts.of(settings, families)
+    if not found and settings.allocate_by == "cdi":
         # Nothing else would bring the driver's files into the container.
         why = "; ".join(problems) or "the list names nothing that exists"
         raise Trouble(f"containers would get chips without the driver's files: {why}")
-    spec = cdi.document(whole, slices, manager_nodes(families, settings.dev_root), files, settings.dev_root)
+    spec = cdi.document(whole, slices, manager_nodes(families, settings.dev_root), found, settings.dev_root)
     faults = cdi.faults(spec)
     if faults:
         raise Trouble(f"the CDI specification of this node would be wrong and is not written: {'; '.join(faults)}")
@@ -92,19 +91,7 @@ def write(folder, text):
         if not os.path.isdir(folder):
             os.makedirs(folder)
             os.chmod(folder, FOLDER_MODE)
-        # Engines read *.json and *.yaml only, so a half one is never seen.
-        descriptor, scratch = tempfile.mkstemp(prefix=".npu-fleet-", suffix=".new", dir=folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
-                os.fsync(stream.fileno())
-            os.rename(scratch, path)
-        except BaseException:
-            os.unlink(scratch)
-            raise
-        settle(folder)
+        files.replace(path, text, 0o644)  # engines read *.json and *.yaml only, so a half one is never seen
     except OSError as error:
         raise Trouble(f"{path} cannot be written: {error.strerror}{way_out(folder)}") from None
 
@@ -115,7 +102,7 @@ def remove(folder):
         return False
     try:
         os.unlink(path_in(folder))
-        settle(folder)
+        files.settle(folder)
     except OSError as error:
         raise Trouble(f"{path_in(folder)} cannot be removed: {error.strerror}{way_out(folder)}") from None
     return True
@@ -124,15 +111,6 @@ def remove(folder):
 def way_out(folder):
     # The unit opens this one folder below a read-only /etc when it starts; a folder that came later is not the one it opened.
     return f"; in the service this means that {folder} was not there when it started: `mkdir -p {folder}; systemctl restart npu-agent`"
-
-
-def settle(folder):
-    """Have the folder's names on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def put(folder, text):

@@ -12,12 +12,12 @@ natural name from a chip that is not there any more; where that name is in use, 
 import json
 import os
 import re
-import tempfile
 import threading
 from collections import Counter
 from typing import Any
 
 from ._hardware._families import FAMILIES, device_id
+from .files import replace
 from .log import Once
 
 FILE = "names.json"
@@ -184,24 +184,9 @@ class Names:
             self.writer.start()
 
     def write(self, text):
-        folder = os.path.dirname(self.path)
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            descriptor, scratch = tempfile.mkstemp(prefix=f".{FILE}-", dir=folder)  # 0600
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.rename(scratch, self.path)
-            except BaseException:
-                os.unlink(scratch)
-                raise
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+            replace(self.path, text, 0o600)
         except OSError as error:
             self.say("names of chips are not kept", "warning", cause=f"{self.path} cannot be written: {error.strerror}; after a "
                      "renumbering chips get other names")
