@@ -132,21 +132,17 @@ class Prober:
 
     def execute(self, key, argv):
         """(exit code, first line of the output); a signal is negative."""
+        output, writer = os.pipe()
         try:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                                       env=ENVIRONMENT, cwd="/", start_new_session=True)
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, env=ENVIRONMENT, cwd="/",
+                                       start_new_session=True)
         except OSError as error:
+            os.close(output)
             raise Failed(f"it cannot be started: {error.strerror}") from None
-        output, deadline = b"", self.clock() + self.timeout
-        descriptor = process.stdout.fileno()
-        os.set_blocking(descriptor, False)
+        finally:
+            os.close(writer)
         try:
-            while not ended(process.pid):
-                left = deadline - self.clock()
-                if left <= 0 or self.over:
-                    raise Failed(f"it took longer than {self.timeout:g} s")
-                output = drain(descriptor, output, min(left, LOOK_SECONDS))
-            output = drain(descriptor, output, 0)
+            text = self.follow(process, output)
         finally:
             # Before it is reaped, so that its number still is its own group's; what it started and left behind goes with it.
             try:
@@ -156,8 +152,18 @@ class Prober:
                 self.stuck[key] = process  # it has taken another user's rights
             except subprocess.TimeoutExpired:
                 self.stuck[key] = process
-            process.stdout.close()
-        return process.returncode, first_line(output)
+            os.close(output)
+        return process.returncode, first_line(text)
+
+    def follow(self, process, output):
+        """What it writes until it ends."""
+        text, deadline = b"", self.clock() + self.timeout
+        while not ended(process.pid):
+            left = deadline - self.clock()
+            if left <= 0 or self.over:
+                raise Failed(f"it took longer than {self.timeout:g} s")
+            text = drain(output, text, min(left, LOOK_SECONDS))
+        return drain(output, text, 0)
 
 
 def key_of(record):
@@ -175,7 +181,7 @@ def pick(chips, ran, now, period):
     due = {key: ran[key] + period if key in ran else float("-inf") for key in chips}
     if not due:
         return None, None
-    first = min(due, key=due.get)
+    first = min(due, key=lambda key: due[key])
     return (first, 0) if due[first] <= now else (None, due[first] - now)
 
 
@@ -184,18 +190,18 @@ def ended(pid):
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def drain(descriptor, output, seconds):
-    """The output with what is there or comes within so many seconds; no more than is kept."""
+def drain(descriptor, text, seconds):
+    """The text with what is there or comes within so many seconds; no more than is kept."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if poll.poll(seconds * 1000):
         data = os.read(descriptor, 65536)
         if not data:
             time.sleep(seconds / 10)  # it has closed its output and goes on
-        return (output + data)[:KEPT_BYTES]
-    return output
+        return (text + data)[:KEPT_BYTES]
+    return text
 
 
-def first_line(output):
-    lines = output.decode("utf-8", "replace").strip().splitlines() or [""]
+def first_line(text):
+    lines = text.decode("utf-8", "replace").strip().splitlines() or [""]
     return "".join(letter if letter.isprintable() else "?" for letter in lines[0])[:LINE_LENGTH]
