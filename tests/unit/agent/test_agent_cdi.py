@@ -20,7 +20,6 @@ def agent(package):
     import npu_agent.config
     import npu_agent.health
     import npu_agent.look
-    import npu_agent.mounts
 
     return npu_agent
 
@@ -131,7 +130,7 @@ def test_what_is_no_specification(agent):
     assert len(agent.cdi.faults({})) == 3
 
 
-# --- the driver's files
+# --- the file
 
 @pytest.fixture
 def tree(tmp_path):
@@ -143,68 +142,6 @@ def tree(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     return tmp_path
 
-
-@pytest.mark.parametrize("case", [
-    (["lib64", "npu-smi", "none"], False, [("lib64", "lib64"), ("npu-smi", "npu-smi")], None),
-    (["link"], False, [], "link is a symbolic link and is left out; `cdi_links: allow`"),
-    (["link"], True, [("npu-smi", "link")], None),
-    (["dangling"], True, [], None),
-    (["fifo"], True, [], "neither file nor folder"),
-    (["odd/a*", "odd/z*"], False, [("odd/a1", "odd/a1"), ("odd/a2", "odd/a2")], None),
-    (["dcmi", "lib64/../dcmi/"], False, [("dcmi", "dcmi")], None),
-])
-def test_mounts(agent, tree, case):
-    lines, links, wanted, problem = case
-    found, problems = agent.mounts.existing([(f"{tree}/{line}", None) for line in lines], links)
-    assert found == [(f"{tree}/{host}", f"{tree}/{inside}") for host, inside in wanted]
-    assert len(problems) == (problem is not None) and all(problem in text for text in problems)
-
-
-@pytest.mark.parametrize("line", ["usr/lib", "..", "/usr/lib\0x", "/usr/lib\x07"])
-def test_lines_that_are_no_paths(agent, line):
-    found, problems = agent.mounts.existing([(line, None)], True)
-    assert found == [] and "no plain absolute path" in problems[0]
-
-
-def test_list(agent, tmp_path):
-    path = tmp_path / "base.list"
-    lines, problems = agent.mounts.read_list(str(path))
-    assert lines == [] and "none of the driver's files" in problems[0]
-    path.write_text("/a\n\n  /b \n#/c\n")
-    assert agent.mounts.read_list(str(path)) == (["/a", "/b"], [])
-    path.write_text("".join(f"/p{number}\n" for number in range(129)))
-    lines, problems = agent.mounts.read_list(str(path))
-    assert len(lines) == 128 and "129 lines" in problems[0]
-
-
-@pytest.mark.parametrize(("setting", "families", "allowed"), [
-    ("family", ["a2"], False), ("family", ["310b", "a2"], True), ("family", [], False), ("allow", ["a2"], True),
-    ("refuse", ["310b"], False),
-])
-def test_links_are_allowed_where_the_vendor_needs_them(agent, setting, families, allowed):
-    assert agent.mounts.links_allowed(setting, families) is allowed
-
-
-def test_the_list_of_our_own_counts_where_the_runtime_is_not_installed(agent, settings, tree):
-    (tree / "driver/lib64").mkdir(parents=True)
-    (tree / "driver/version.info").touch()
-    settings.install_path = str(tree)
-    assert agent.mounts.of(settings, ["a2"]) == ([(f"{tree}/dcmi", f"{tree}/dcmi")], [])
-    (tree / "base.list").unlink()
-    found, problems = agent.mounts.of(settings, ["310", "a2"])
-    images = "/usr/local/Ascend/driver"
-    assert found[:2] == [(f"{tree}/driver/lib64", f"{images}/lib64"), (f"{tree}/driver/version.info", f"{images}/version.info")]
-    assert problems == [] and len({inside for _host, inside in found}) == len(found)
-
-
-def test_every_family_has_a_list(agent):
-    from npu_agent._hardware._families import FAMILIES
-
-    assert set(agent.mounts.BUILT_IN) == set(FAMILIES)
-    assert all(line.startswith("/") for lines in agent.mounts.BUILT_IN.values() for line in lines)
-
-
-# --- the file
 
 def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), complete=True, slices=None):
     chips = [{"phy_id": phy_id, "family": family, "device_node_present": dev is None or os.path.exists(f"{dev}/davinci{phy_id}"),
