@@ -62,7 +62,11 @@ class Agent(Process):
             "NPU_AGENT_STATE_DIR": str(rig.folder / "state"), "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}",
             "NPU_AGENT_CONFIG": str(rig.config),
         }
-        env.update({"NPU_AGENT_" + key.upper(): str(value) for key, value in settings.items()})
+        for key, value in settings.items():  # None: as the configuration has it
+            if value is None:
+                del env["NPU_AGENT_" + key.upper()]
+            else:
+                env["NPU_AGENT_" + key.upper()] = str(value)
         super().__init__([*prefix, rig.python, "-m", "npu_agent", *command], rig.folder / f"{name}.log", env, output)
         self.started = time.monotonic()
 

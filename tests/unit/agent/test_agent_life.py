@@ -335,6 +335,18 @@ def test_settings_that_change_in_place(pair):
     assert len(agent.events("registered")) == 1 and len(rig.ask("registrations")) == 1
 
 
+def test_the_time_of_the_next_look_changes_in_place(rig):
+    rig.config.write_text("poll_seconds: 3600\n")
+    rig.kubelet()
+    agent = rig.agent(poll_seconds=None)
+    agent.await_state("serving")
+    rig.change("behaviour.dcmi", "fail")
+    rig.config.write_text("poll_seconds: 0.2\n")
+    hup(agent)
+    until(lambda: "looks_failed_total 0\n" not in agent.get("/metrics")[1])
+    assert len(agent.events("registered")) == 1
+
+
 def test_a_faulty_configuration_changes_nothing(pair):
     rig, agent = pair
     rig.config.write_text("log_level: loud\nshares: 0\nnothing: 1\n")

@@ -2,13 +2,12 @@
 """Command line of the agent."""
 
 import argparse
-import difflib
 import gc
 import json
 import os
 import sys
 
-from . import __version__, cdi_file, config, health, reload
+from . import __version__, cdi_file, config, reload
 from .eyes import Eyes
 from .log import Log
 from .look import Looker
@@ -59,7 +58,9 @@ def main(argv=None):
     if options.command == "check":
         return check(levels, options.settings)
     if options.command == "discover":
-        return discover(settings, options.json)
+        from .discover import discover  # noqa: PLC0415  serve does not need it
+
+        return discover(settings, levels, options.json)
     if options.command == "cdi":
         return cdi(settings, options)
     return serve(settings, levels, source)
@@ -126,33 +127,8 @@ def compare(path, found, wanted):
     if found == wanted:
         print(f"{path} is right" if wanted else f"there is no {path}, and no NPU that a container could get")
         return 0
+    import difflib  # noqa: PLC0415  serve does not need it
+
     lines = difflib.unified_diff((found or "").splitlines(), (wanted or "").splitlines(), path, f"{path} as it should be", lineterm="")
     print("\n".join(lines))
     return 1
-
-
-def discover(settings, as_json):
-    """Ends with 0 when DCMI told of every chip (also of none on a node without NPU), else with 1."""
-    looker = Looker(settings)
-    try:
-        sight = looker.look()
-    finally:
-        looker.close()
-    chips = []
-    for chip in sight.chips:
-        healthy, reason = health.judge(chip, settings.unhealthy_from)
-        chips.append(dict(chip, healthy=healthy, reason=reason))
-    if as_json:
-        print(json.dumps({"present": sight.present, "family": sight.family, "chips": chips, "problems": sight.problems}, indent=2))
-    elif not sight.present:
-        print("no NPU on this node")
-    else:
-        print(f"family {sight.family or 'unknown'}, {len(chips)} chips")
-        for chip in chips:
-            numa = "-" if chip["numa_node"] is None else chip["numa_node"]
-            word = {True: "healthy", False: "unhealthy", None: "unknown"}[chip["healthy"]]
-            where = chip["pci_address"] or "-"
-            print(f"  {chip['phy_id']:>3}  {where:14}  numa {numa}  {chip['name'] or '-':10}  {word}  {chip['reason']}".rstrip())
-        for problem in sight.problems:
-            print(f"  problem: {problem}")
-    return 0 if sight.complete and not sight.problems else 1

@@ -47,7 +47,7 @@ class Eyes(threading.Thread):
                     self.log("no fault events from the driver", cause=why, looks_every=min(self.settings.poll_seconds, BLIND_SECONDS))
                 unsubscribed = why
                 self.tell(sight)
-                self.rest(looker, signals, started, self.period(sight, why))
+                self.rest(looker, signals, started, lambda sight=sight, why=why: self.period(sight, why))
         except Over:
             pass
         looker.close()
@@ -66,12 +66,12 @@ class Eyes(threading.Thread):
             return max(self.settings.poll_seconds, ABSENT_SECONDS)
         return min(self.settings.poll_seconds, BLIND_SECONDS) if why else self.settings.poll_seconds
 
-    def rest(self, looker, signals, started, seconds):
+    def rest(self, looker, signals, started, period):
         """Until the next look is due, or something happens."""
         signals.follow()
         while True:
             now = time.monotonic()
-            left, quick = started + (PAUSE_SECONDS if looker.news else seconds) - now, signals.left(now)
+            left, quick = started + (PAUSE_SECONDS if looker.news else period()) - now, signals.left(now)
             if left <= 0:
                 return
             looker.wait(left if quick is None else min(left, quick))
@@ -85,6 +85,10 @@ class Eyes(threading.Thread):
         notify = self.notify
         if notify is not None:
             notify()
+
+    def reconsider(self):
+        """The settings have changed, so the next look may be due at another time."""
+        self.bell.ring()
 
     def stop(self):
         """The processes that ask the driver end with this one at the latest: they see their input close."""

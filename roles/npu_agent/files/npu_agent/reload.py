@@ -14,6 +14,7 @@ from . import config, faults
 LIVE = (
     "allocate_mode", "allocate_mounts", "on_stop", "unhealthy_from", "fault_file", "recovery_seconds", "flap_count", "flap_window",
     "flap_hold", "degraded_temperature", "degraded_memory", "degraded_seconds", "keep_last_state", "log_level",
+    "poll_seconds", "query_timeout", "stuck_retry",
 )
 
 

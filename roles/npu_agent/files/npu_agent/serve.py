@@ -120,6 +120,7 @@ class Service:
         self.log.set_level(settings.log_level)
         self.log("configuration read again", changed=told, notes=levels.notes)
         self.node.reload(self.settings, levels)
+        self.eyes.reconsider()
         self.review()
 
     async def run(self):
