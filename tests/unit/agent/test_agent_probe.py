@@ -403,3 +403,57 @@ def test_stop_ends_a_run_and_says_nothing(rig, tmp_path):
     assert not one.prober.thread.is_alive()
     until(lambda: gone((tmp_path / "pid").read_text().strip()), "the end of the run")
     assert one.events == [] and one.changes == 0
+
+
+# --- how it gets into what is told
+
+class Looker:
+    """Sees one chip, and nothing new; counts how often it was asked."""
+
+    looks = 0
+
+    def __init__(self, _settings, watch, *, signals, tell, meanwhile):
+        self.watch, self.meanwhile, self.driver, self.news = watch, meanwhile, None, False
+
+    def look(self):
+        type(self).looks += 1
+        return sight_of(record(0))
+
+    def wait(self, seconds):
+        self.watch.wait(seconds)
+        self.meanwhile()
+
+    def close(self):
+        pass
+
+
+def sight_of(*chips):
+    from npu_agent.look import Sight
+
+    return Sight(True, list(chips), [], True, ({"phy_id": 0, "code": "80E01801", "assertion": "once", "severity": 2},))
+
+
+def test_a_new_answer_is_told_without_another_look(agent, tmp_path, monkeypatch):
+    import npu_agent.eyes
+
+    monkeypatch.setattr(npu_agent.eyes, "Looker", Looker)
+    values = {"probe": str(tmp_path / "probe"), "probe_period": 3600.0, "probe_timeout": 5.0, "poll_seconds": 3600.0, "cdi_folder": "",
+              "dev_root": str(tmp_path)}
+    logged = []
+    eyes = npu_agent.eyes.Eyes(SimpleNamespace(**values), lambda *words, **fields: logged.append((words, fields)))
+    calls = Calls(eyes.prober)
+    told = queue.Queue()
+    eyes.notify = lambda: told.put(eyes.inbox.get()[0])
+    eyes.start()
+    try:
+        first = told.get(timeout=LONG)
+        assert first.chips[0]["probe"] is None and len(first.events) == 1
+        assert calls.asked.get(timeout=LONG) == 0
+        calls.answers.put({"healthy": False, "text": "bad"})
+        second = told.get(timeout=LONG)
+        assert second.chips == [dict(first.chips[0], probe={"healthy": False, "text": "bad"})] and not second.events
+        assert Looker.looks == 1 and told.empty()
+    finally:
+        eyes.stop()
+    eyes.join(LONG)
+    assert not eyes.is_alive() and not eyes.prober.thread.is_alive()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The thread that waits for the driver, so that a query that hangs holds up nothing else. Imports no gRPC: it runs while that loads.
 
-It also keeps the CDI specification, before it tells of a chip: a container may be wanted a moment later.
+It also keeps the CDI specification, before it tells of a chip: a container may be wanted a moment later. What the operator's own program
+says of the chips is added to what is told.
 """
 
 import queue
@@ -10,6 +11,7 @@ import time
 
 from .cdi_file import Keeper
 from .look import Looker, Sight
+from .probe import Prober
 from .signals import Bell, Signals, Watch
 
 BLIND_SECONDS = 1.0  # between two looks where the driver tells no fault events
@@ -33,8 +35,11 @@ class Eyes(threading.Thread):
         self.over = threading.Event()
         self.watch = Watch()
         self.bell = Bell(self.watch)
+        self.prober = Prober(settings, log, changed=self.bell.ring)
+        self.last = None  # the newest sight, as it was before the prober's answers
 
     def run(self):
+        self.prober.start()
         signals = Signals(self.watch, self.settings.dev_root, self.log)
         looker = Looker(self.settings, self.watch, signals=signals, tell=self.tell, meanwhile=self.check)
         unsubscribed = None
@@ -50,6 +55,7 @@ class Eyes(threading.Thread):
                 self.rest(looker, signals, started, lambda sight=sight, why=why: self.period(sight, why))
         except Over:
             pass
+        self.prober.stop()
         looker.close()
         signals.close()
 
@@ -79,9 +85,12 @@ class Eyes(threading.Thread):
     def check(self):
         if self.over.is_set():
             raise Over
+        if self.prober.news and self.last is not None:
+            self.tell(self.last._replace(events=()))
 
     def tell(self, sight):
-        self.inbox.put((self.keeper.keep(sight), time.monotonic()))
+        self.last = sight
+        self.inbox.put((self.prober.attach(self.keeper.keep(sight)), time.monotonic()))
         notify = self.notify
         if notify is not None:
             notify()

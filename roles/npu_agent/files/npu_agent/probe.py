@@ -38,7 +38,7 @@ class Failed(Exception):
 class Prober:
     """attach() puts what the program said of each chip into the records of a sight, and has the chips of that sight asked.
 
-    The thread that looks calls it with every sight, before the sight is put into its inbox; `changed` is called from the prober's thread
+    The thread that looks calls it with every sight, before it tells of it. `news` is set and `changed` called, from the prober's thread,
     whenever an answer is another one than before: then the newest sight has to go through attach() once more (without its events).
     results: {(phy_id, pci_address): {"healthy": bool, "text": reason}}, replaced as a whole.
     """
@@ -46,7 +46,7 @@ class Prober:
     def __init__(self, settings, log, changed=lambda: None, clock=time.monotonic):
         self.path, self.period, self.timeout = settings.probe, settings.probe_period, settings.probe_timeout
         self.log, self.changed, self.clock = log, changed, clock
-        self.results, self.lock = {}, threading.Lock()
+        self.results, self.lock, self.news = {}, threading.Lock(), False
         self.chips = {}  # key: record, of those to be asked
         self.ran = {}  # key: when its newest run began
         self.stuck = {}  # key: process that does not die
@@ -67,6 +67,7 @@ class Prober:
     def attach(self, sight):
         if not self.path:
             return sight
+        self.news = False  # before the answers are read: one that comes now is told of once more
         chips = {key_of(record): record for record in sight.chips if askable(record)}
         seen = {key_of(record) for record in sight.chips}
         if sight.complete:
@@ -110,6 +111,7 @@ class Prober:
             with self.lock:
                 others = {one: old for one, old in self.results.items() if one != key}
                 self.results = {**others, key: result} if result else others
+            self.news = True
             self.changed()
 
     def ask(self, key, record):
