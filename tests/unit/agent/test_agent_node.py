@@ -329,6 +329,22 @@ def test_unseen_chip_whose_number_is_anothers_is_gone(agent, make):
     assert units["Ascend910-0"].phy_id == 1 and units["Ascend910-1"].gone
 
 
+def test_a_chip_that_tells_late_who_it_is_has_one_name(agent, make, tmp_path):
+    """Numbered anew while it hangs, so that only its number is known: that one is another's name."""
+    folder = tmp_path / "state"
+    node = make(state_dir=str(folder))
+    node.update(sight(agent, record(0), record(1)), 0)
+    node.names.writer.join(10)
+    later = make(state_dir=str(folder))
+    dumb = record(1, None, vdie=None, pci_address=None, device_id=None, hung=10.0, error="hangs")
+    later.update(sight(agent, record(0, vdie="die1", pci_address="0000:01:00.0"), dumb, complete=False), 0)
+    assert state(later.boards[A2]) == {"Ascend910-1": True, "Ascend910-2": False}
+    later.update(sight(agent, record(0, vdie="die1", pci_address="0000:01:00.0"),
+                       record(1, vdie="die0", pci_address="0000:00:00.0")), 1)
+    assert state(later.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": True}
+    assert sorted(entry.name for entry in later.names.entries) == ["Ascend910-0", "Ascend910-1"]
+
+
 def test_slow_disk_holds_nothing_up(agent, make, tmp_path, monkeypatch):
     import npu_agent.identity
 

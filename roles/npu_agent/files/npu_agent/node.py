@@ -65,12 +65,15 @@ class Node:
             self.seen[identity.name] = Seen(identity, dict(record, slices=slices), False)
             known.pop(identity.key, None)
         for name, old in before.items():
-            # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name.
-            if name not in self.seen and old.identity.key in known:
+            if old.identity.key not in known:
+                continue
+            # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name, or until it turns out
+            # to be one that has a name already.
+            if old.identity in self.names.entries:
                 gone = old.gone or sight.complete or old.record["phy_id"] in numbers
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
                 self.seen[name] = Seen(old.identity, missing(old.record, gone, why), gone)
-            elif old.identity.key in known:
+            else:
                 self.health.memory.pop(old.identity.key, None)
 
     def judge(self, now, events):
