@@ -126,6 +126,14 @@ def validate(state: dict[str, Any]) -> None:
             raise StateError(f"chips.{index}.present must be true or false, not {chip.get('present')!r}")
         if not isinstance(chip.get("processes"), list):
             raise StateError(f"chips.{index}.processes must be a list, not {chip.get('processes')!r}")
+        for one in chip.get("slices") or ():
+            if not isinstance(one, dict) or not isinstance(one.get("vdev_id"), int) or not isinstance(one.get("template"), str):
+                raise StateError(f'chips.{index}.slices must be a list of {{"vdev_id": number, "template": text}}, not {one!r}')
+        for one in chip.get("once") or ():
+            if not isinstance(one, dict) or not isinstance(one.get("serial"), int):
+                raise StateError(
+                    f'chips.{index}.once must be a list of {{"serial": number, "code": text, "severity": 0 to 3}}, not {one!r}'
+                )
     pause = (state.get("package") or {}).get("pause_at")
     if pause is not None and not re.fullmatch(r"[a-z_]+:[a-z0-9]+", str(pause)):
         raise StateError(f"package.pause_at must be null or COMPONENT:STAGE, not {pause!r}")
@@ -134,8 +142,8 @@ def validate(state: dict[str, Any]) -> None:
     if behaviour.get("npu_smi", "ok") not in modes:
         raise StateError(f"behaviour.npu_smi must be one of {', '.join(modes)}, not {behaviour['npu_smi']!r}")
     dcmi = behaviour.get("dcmi", "ok")
-    if not isinstance(dcmi, dict) and dcmi not in ("ok", "fail", "hang"):
-        raise StateError(f"behaviour.dcmi must be ok, fail, hang or an object of function codes, not {dcmi!r}")
+    if not isinstance(dcmi, dict) and dcmi not in ("ok", "fail", "hang", "crash"):
+        raise StateError(f"behaviour.dcmi must be ok, fail, hang, crash or an object of function codes, not {dcmi!r}")
 
 
 def _step(container: Any, key: str, where: str) -> Any:

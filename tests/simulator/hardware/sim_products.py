@@ -18,6 +18,8 @@ VENDORS = (HUAWEI, "0x20c6", "0x203f", "0x20e9")
 A2_BUSES = ("c1", "c2", "81", "82", "01", "02", "41", "42")
 A3_BUSES = ("9d", "9f", "99", "9b", "95", "97", "91", "93", "8d", "8f", "89", "8b", "85", "87", "81", "83")
 PCIE_BUSES = ("01", "02", "81", "82")
+# npu-smi of an eight-chip 910ProB server (public report).
+A800_BUSES = ("c1", "81", "41", "01", "c2", "82", "42", "02")
 
 
 #: Nodes beside the chips; the second list is what 310B boards have more (mounts of the vendor's ascend-docker-runtime).
@@ -32,6 +34,8 @@ def _pci(device: str, sub_vendor: str, sub_device: str) -> dict[str, str]:
     return {"vendor": HUAWEI, "device": device, "subsystem_vendor": sub_vendor, "subsystem_device": sub_device}
 
 
+#: Ascend 310 answers no call about events (dcmi_fault_manage_intf.c of the open driver) or virtual devices.
+_NO_EVENTS = ["subscribe_fault_event", "get_device_info"]
 #: DCMI calls that a chip without own power sensor, or without HBM, answers with -8255; "mcu" is where 310P cards measure (DCMI manuals).
 _NO_HBM = ["get_device_network_health"]
 _CARDS_310P = {
@@ -47,6 +51,49 @@ _CARDS_310P = {
 
 # Board ids: source tables of the open driver. PCI ids: processing table of the vendor's ascend-deployer 26.0.0.
 PRODUCTS: dict[str, dict[str, Any]] = {
+    "310": {
+        "product": "Atlas 300I (Model 3000)",
+        "server": "Simulated server",
+        "board_id": 0x1,
+        "pci": _pci("0xd100", "0x0200", "0x0100"),
+        "name": "310",
+        "layout": "cards",
+        "chips_per_card": 4,
+        "buses": ("01", "02", "03", "04", "81", "82", "83", "84"),
+        "aicore_count": 2,
+        "topo": {"other": 2},
+        "unsupported": [*_NO_HBM, *_NO_EVENTS],
+        "ddr_total_mib": 8192,
+        "default": 4,
+    },
+    "910": {
+        "product": "Atlas 800 (Model 9000)",
+        "board_id": 0x2,
+        "pci": _pci("0xd801", "0x0200", "0x0100"),
+        "name": "910A",
+        "buses": A800_BUSES,
+        "aicore_count": 32,
+        # HCCS joins the chips of a ring of four; 1 = across the processors
+        "topo": {"other": 3, "ring": 4, "rings": 1},
+        "hbm_total_mib": 32768,
+        "ddr_total_mib": 15665,
+        "default": 8,
+    },
+    "a5": {
+        "product": "Atlas 350",
+        "server": "Simulated server",
+        "api": "v2",
+        "board_id": 0x68,
+        "pci": _pci("0xd806", HUAWEI, "0x4004"),
+        "name": "Ascend950PR",
+        "managers": ("davinci_manager", "hisi_hdc"),
+        "aicore_count": 32,
+        "topo": {"other": 8},
+        "unsupported": ["get_device_info"],
+        "buses": PCIE_BUSES,
+        "hbm_total_mib": 114688,
+        "default": 4,
+    },
     "a2": {
         "product": "Atlas 800T A2",
         "board_id": 0x30,
@@ -133,6 +180,7 @@ def initial(product: str = "a2", chips: int | None = None, firmware: str = "7.3.
         raise StateError(f"PCI vendor {vendor} makes no such cards; known: {', '.join(VENDORS)}")
     return {
         "schema": 1,
+        "api": kind.get("api", "v1"),
         "generation": 0,
         "node": None,
         "time_scale": 0.01,

@@ -24,6 +24,7 @@ DRIVER = "devdrv_device_driver"
 CLASS_ACCELERATOR = 0x120000
 # One private major for all nodes: N of davinciN is the minor, the managers come after every possible chip.
 MANAGERS = {name: 200 + number for number, name in enumerate((*SERVER_NODES, *BOARD_NODES))}
+SLICE_MINOR = 1000  # virtual devices: their ids begin at 100
 
 Tree = dict[str, Any]
 
@@ -107,7 +108,7 @@ def classes(state: dict[str, Any], real: Path) -> Tree:
     for name, value in {"product_name": server, "sys_vendor": maker, "board_vendor": maker}.items():
         tree[f"dmi/id/{name}"] = f"{value}\n".encode()
     for name, (major, minor) in node_numbers(state).items():
-        kind = "devdrv-class" if name.startswith("davinci") and name not in MANAGERS else name
+        kind = "devdrv-class" if name.startswith(("davinci", "vdavinci")) and name not in MANAGERS else name
         tree[f"{kind}/{name}/dev"] = f"{major}:{minor}\n".encode()
         tree[f"{kind}/{name}/uevent"] = f"MAJOR={major}\nMINOR={minor}\nDEVNAME={name}\n".encode()
     return tree
@@ -130,7 +131,9 @@ def node_numbers(state: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Device nodes that exist now: none without a driver, none for a chip that is gone."""
     if not devices_answer(state):
         return {}
-    nodes = {f"davinci{chip['phy_id']}": (MAJOR, chip["phy_id"]) for chip in state["chips"] if chip["present"]}
+    chips = [chip for chip in state["chips"] if chip["present"]]
+    nodes = {f"davinci{chip['phy_id']}": (MAJOR, chip["phy_id"]) for chip in chips}
+    nodes |= {f"vdavinci{one['vdev_id']}": (MAJOR, SLICE_MINOR + one["vdev_id"]) for chip in chips for one in chip.get("slices") or ()}
     return nodes | {name: (MAJOR, MANAGERS[name]) for name in state.get("managers") or SERVER_NODES}
 
 

@@ -92,6 +92,90 @@ struct dcmi_ip_addr {
     unsigned int ip_type;
 };
 
+/* What dcmi_get_device_sensor_info fills; of DCMI_THERMAL_THRESHOLD_ID the first temperature throttles, the second resets. */
+enum dcmi_manager_sensor_id { SENSOR_THERMAL_THRESHOLD = 9, SENSOR_SOC_TEMP = 11 };
+union dcmi_sensor_info {
+    unsigned char uchar;
+    unsigned short ushort;
+    unsigned int uint;
+    signed int iint;
+    signed char temp[2];
+    signed int ntc_tmp[4];
+    unsigned int data[16];
+};
+
+/* Virtual devices */
+#define MAIN_VDEV_MNG 52
+#define VDEV_ONE 0
+#define VDEV_TOTALS 1
+#define MAX_VDEVS 32
+struct dcmi_base_resource {
+    unsigned long long token, token_max, task_timeout;
+    unsigned int vfg_id;
+    unsigned char vip_mode;
+    unsigned char reserved[35];
+};
+struct dcmi_computing_resource {
+    float aic, aiv;
+    unsigned short dsa, rtsq, acsq, cdqm, c_core, ffts, sdma, pcie_dma;
+    unsigned long long memory_size;
+    unsigned int event_id, notify_id, stream_id, model_id;
+    unsigned short topic_schedule_aicpu, host_ctrl_cpu, host_aicpu, device_aicpu, topic_ctrl_cpu_slot;
+    unsigned int vdev_aicore_utilization;
+    unsigned long long vdev_memory_total, vdev_memory_free;
+    unsigned char reserved[16];
+};
+struct dcmi_media_resource {
+    float jpegd, jpege, vpc, vdec, pngd, venc;
+    unsigned char reserved[32];
+};
+struct dcmi_vdev_query_info {
+    char name[16];
+    unsigned int status, is_container_used, vfid, vfg_id;
+    unsigned long long container_id;
+    struct dcmi_base_resource base;
+    struct dcmi_computing_resource computing;
+    struct dcmi_media_resource media;
+};
+struct dcmi_vdev_query_stru {
+    unsigned int vdev_id;
+    struct dcmi_vdev_query_info query_info;
+};
+struct dcmi_soc_total_resource {
+    unsigned int vdev_num, vdev_id[MAX_VDEVS], vfg_num, vfg_bitmap;
+    struct dcmi_base_resource base;
+    struct dcmi_computing_resource computing;
+    struct dcmi_media_resource media;
+};
+
+/* Fault events */
+struct dcmi_event_filter {
+    unsigned long long filter_flag;
+    unsigned int event_id;
+    unsigned char severity, node_type;
+    unsigned char resv[32];
+};
+struct dcmi_dms_fault_event {
+    unsigned int event_id;
+    unsigned short deviceid;
+    unsigned char node_type, node_id, sub_node_type, sub_node_id, severity, assertion;
+    int event_serial_num, notify_serial_num;
+    unsigned long long alarm_raised_time;
+    char event_name[256];
+    char additional_info[32];
+    unsigned char os_id;
+    unsigned short node_type_ex, sub_node_type_ex;
+    unsigned char resv[26];
+};
+struct dcmi_event {
+    unsigned int type; /* 0: DMS fault */
+    union {
+        struct dcmi_dms_fault_event dms_event;
+    } event_t;
+};
+enum { ASSERTION_RECOVERY = 0, ASSERTION_OCCURRENCE = 1, ASSERTION_ONCE = 2 };
+typedef void (*dcmi_fault_event_callback)(struct dcmi_event *event);
+
 #define SIZE_IS(type, size) _Static_assert(sizeof(struct type) == (size), #type)
 #define OFFSET_IS(type, field, at) _Static_assert(offsetof(struct type, field) == (at), #type "." #field)
 SIZE_IS(dcmi_chip_info, 100);
@@ -107,6 +191,23 @@ SIZE_IS(dcmi_ecc_info, 28);
 SIZE_IS(dcmi_proc_mem_info, 16);
 SIZE_IS(dcmi_multi_utilization_info, 48);
 SIZE_IS(dcmi_ip_addr, 20);
+_Static_assert(sizeof(union dcmi_sensor_info) == 64, "dcmi_sensor_info");
+SIZE_IS(dcmi_base_resource, 64);
+SIZE_IS(dcmi_computing_resource, 96);
+SIZE_IS(dcmi_media_resource, 56);
+SIZE_IS(dcmi_vdev_query_stru, 264);
+SIZE_IS(dcmi_soc_total_resource, 360);
+SIZE_IS(dcmi_event_filter, 48);
+SIZE_IS(dcmi_dms_fault_event, 352);
+SIZE_IS(dcmi_event, 360);
+OFFSET_IS(dcmi_soc_total_resource, computing, 208);
+OFFSET_IS(dcmi_vdev_query_stru, query_info, 8);
+OFFSET_IS(dcmi_computing_resource, memory_size, 24);
+OFFSET_IS(dcmi_computing_resource, vdev_aicore_utilization, 60);
+OFFSET_IS(dcmi_dms_fault_event, severity, 10);
+OFFSET_IS(dcmi_dms_fault_event, alarm_raised_time, 24);
+OFFSET_IS(dcmi_dms_fault_event, additional_info, 288);
+OFFSET_IS(dcmi_dms_fault_event, node_type_ex, 322);
 OFFSET_IS(dcmi_chip_info_v2, npu_name, 100);
 OFFSET_IS(dcmi_pcie_info_all, domain, 16);
 OFFSET_IS(dcmi_hbm_info, memory_usage, 16);
@@ -166,5 +267,10 @@ int dcmi_get_device_hbm_info(int card_id, int device_id, struct dcmi_hbm_info *i
 int dcmi_get_device_memory_info_v3(int card_id, int device_id, struct dcmi_get_memory_info_stru *info);
 int dcmi_get_device_ecc_info(int card_id, int device_id, enum dcmi_device_type type, struct dcmi_ecc_info *info);
 int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *info, int *proc_num);
+int dcmi_get_device_sensor_info(int card_id, int device_id, enum dcmi_manager_sensor_id id, union dcmi_sensor_info *info);
+
+/* Virtual devices, fault events */
+int dcmi_get_device_info(int card_id, int device_id, int main_cmd, unsigned int sub_cmd, void *buf, unsigned int *size);
+int dcmi_subscribe_fault_event(int card_id, int device_id, struct dcmi_event_filter filter, dcmi_fault_event_callback handler);
 
 #endif

@@ -14,7 +14,7 @@
 EXPORT int dcmi_init(void)
 {
     ENTER(NO_CHIP, 0);
-    LEAVE(sim_mark_initialised());
+    LEAVE(sim_second_api(call.root) ? DCMI_ERR_NOT_SUPPORT : sim_mark_initialised());
 }
 
 static int list_cards(const cJSON *chips, int *card_num, int *card_list, int list_len)

@@ -35,7 +35,7 @@ static void nap(long ns)
     nanosleep(&t, NULL);
 }
 
-static const char *state_path(void)
+const char *sim_state_path(void)
 {
     const char *path = getenv("NPU_SIM_STATE");
     return path != NULL && *path != '\0' ? path : DEFAULT_STATE;
@@ -80,7 +80,7 @@ static cJSON *parse_file(const char *path, struct stat *st)
 /* With the lock held. Returns 0 or DCMI_ERR_INNER. */
 static int refresh(void)
 {
-    const char *path = state_path();
+    const char *path = sim_state_path();
     struct stat st;
     if (root != NULL && stat(path, &st) == 0 && same_file(&st, &seen) && !is_fresh(&st)) return 0;
     for (int i = 0; i < RETRIES; i++) {
@@ -149,17 +149,26 @@ int sim_card_exists(const cJSON *chips, int card)
     return 0;
 }
 
-/* "fail", "hang", or an object with function names (with or without "dcmi_") as keys; 1 = hang, else 0 or a code. */
+enum { HANG = 1, CRASH = 2 };
+
+/* dcmi_get_x and dcmiv2_get_x are both "get_x" to the state. */
+static const char *bare(const char *function)
+{
+    return strchr(function, '_') + 1;
+}
+
+/* "fail", "hang", "crash", or an object with function names (with or without "dcmi_") as keys; HANG, CRASH, else 0 or a code. */
 static int asked_for(const cJSON *holder, const char *function)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(holder, "dcmi");
     if (cJSON_IsObject(item)) {
         const cJSON *one = cJSON_GetObjectItemCaseSensitive(item, function);
-        item = one != NULL ? one : cJSON_GetObjectItemCaseSensitive(item, function + strlen("dcmi_"));
+        item = one != NULL ? one : cJSON_GetObjectItemCaseSensitive(item, bare(function));
     }
     if (cJSON_IsNumber(item)) return (int)item->valuedouble;
     if (!cJSON_IsString(item)) return 0;
-    if (strcmp(item->valuestring, "hang") == 0) return 1;
+    if (strcmp(item->valuestring, "hang") == 0) return HANG;
+    if (strcmp(item->valuestring, "crash") == 0) return CRASH;
     return strcmp(item->valuestring, "fail") == 0 ? DCMI_ERR_INNER : 0;
 }
 
@@ -169,9 +178,14 @@ static int unsupported(const char *function)
     const cJSON *name;
     cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(root, "unsupported"))
     {
-        if (cJSON_IsString(name) && strcmp(name->valuestring, function + strlen("dcmi_")) == 0) return 1;
+        if (cJSON_IsString(name) && strcmp(name->valuestring, bare(function)) == 0) return 1;
     }
     return 0;
+}
+
+int sim_second_api(const cJSON *state)
+{
+    return strcmp(text(state, "api", "v1"), "v2") == 0;
 }
 
 static int driver_answers(void)
@@ -198,7 +212,7 @@ int sim_enter(const char *function, int card, int device, struct call *call)
         call->chips = cJSON_GetObjectItemCaseSensitive(root, "chips");
         call->chip = NULL;
         if (code == 0) code = asked_for(behaviour, function);
-        if (code == 0 && !initialised && strcmp(function, "dcmi_init") != 0) code = DCMI_ERR_INNER;
+        if (code == 0 && !initialised && strcmp(bare(function), "init") != 0) code = DCMI_ERR_INNER;
         if (code == 0 && !driver_answers()) code = DCMI_ERR_INNER;
         if (code == 0 && unsupported(function)) code = DCMI_ERR_NOT_SUPPORT;
         if (code == 0 && card != NO_CHIP) {
@@ -209,7 +223,8 @@ int sim_enter(const char *function, int card, int device, struct call *call)
             }
         }
         if (code == 0) return 0;
-        if (code != 1) {
+        if (code == CRASH) abort();
+        if (code != HANG) {
             pthread_mutex_unlock(&lock);
             return code;
         }
@@ -218,6 +233,21 @@ int sim_enter(const char *function, int card, int device, struct call *call)
         nap(HANG_POLL_NS);
         pthread_mutex_lock(&lock);
     }
+}
+
+int sim_read(struct call *call)
+{
+    pthread_mutex_lock(&lock);
+    int code = refresh();
+    if (code == 0 && !driver_answers()) code = DCMI_ERR_INNER;
+    if (code != 0) {
+        pthread_mutex_unlock(&lock);
+        return code;
+    }
+    call->root = root;
+    call->chips = cJSON_GetObjectItemCaseSensitive(root, "chips");
+    call->chip = NULL;
+    return 0;
 }
 
 void sim_leave(void)

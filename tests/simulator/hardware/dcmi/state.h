@@ -20,6 +20,10 @@ enum { NO_CHIP = -1 };
 int sim_enter(const char *function, int card, int device, struct call *call);
 void sim_leave(void);
 
+/* The state without any behaviour, for the thread that tells of changes: 0 with the state locked (sim_leave), else a code. */
+int sim_read(struct call *call);
+const char *sim_state_path(void);
+
 /* The frame of every exported function: check arguments, enter, work on `call`, leave. */
 #define NEED(condition) \
     if (!(condition)) return DCMI_ERR_INVALID_PARAMETER
@@ -35,6 +39,7 @@ void sim_leave(void);
     } while (0)
 
 int sim_mark_initialised(void);
+int sim_second_api(const cJSON *root); /* the library of Ascend 950: dcmiv2_ only */
 
 const cJSON *sim_find(const cJSON *chips, int card, int device);
 int sim_present(const cJSON *chip);

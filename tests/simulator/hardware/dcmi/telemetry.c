@@ -214,6 +214,22 @@ EXPORT int dcmi_get_device_ecc_info(int card_id, int device_id, enum dcmi_device
     LEAVE(DCMI_OK);
 }
 
+EXPORT int dcmi_get_device_sensor_info(int card_id, int device_id, enum dcmi_manager_sensor_id id, union dcmi_sensor_info *info)
+{
+    NEED(info != NULL);
+    ENTER(card_id, device_id);
+    memset(info, 0, sizeof *info);
+    switch ((int)id) {
+    case SENSOR_THERMAL_THRESHOLD:
+        info->temp[0] = (signed char)num(call.chip, "temperature_limit_c", 105);
+        info->temp[1] = (signed char)num(call.chip, "temperature_reset_c", 115);
+        break;
+    case SENSOR_SOC_TEMP: info->iint = (int)num(call.chip, "temperature_c", 0); break;
+    default: LEAVE(DCMI_ERR_NOT_SUPPORT);
+    }
+    LEAVE(DCMI_OK);
+}
+
 EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *info, int *proc_num)
 {
     NEED(info != NULL && proc_num != NULL);
@@ -239,6 +255,9 @@ EXPORT int dcmi_get_topo_info_by_device_id(int card1, int device1, int card2, in
     if (other == NULL || !sim_present(other)) LEAVE(DCMI_ERR_DEVICE_NOT_EXIST);
     const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(call.root, "topo");
     double far = num(kinds, "other", num(call.root, "topo", TOPO_HCCS));
+    int ring = (int)num(kinds, "ring", 0); /* 910A: HCCS joins so many neighbours, by physical id */
+    int apart = ring > 0 && (int)num(call.chip, "phy_id", 0) / ring != (int)num(other, "phy_id", 0) / ring;
+    if (apart) far = num(kinds, "rings", far);
     *topo = other == call.chip ? TOPO_SELF : (int)(card1 == card2 ? num(kinds, "card", far) : far);
     LEAVE(DCMI_OK);
 }

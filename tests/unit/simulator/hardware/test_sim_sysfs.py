@@ -140,6 +140,15 @@ def test_which_nodes_exist(content, kernel, chips, expected):
     assert len(set(names.values())) == len(names)
 
 
+def test_virtual_devices_have_nodes_of_their_own(content):
+    content["kernel"]["driver_loaded"] = True
+    content["chips"][0]["slices"] = [{"vdev_id": 100, "template": "vir02"}]
+    content["chips"][1].update(slices=[{"vdev_id": 101, "template": "vir02"}], present=False)
+    names = sysfs_tree.node_numbers(content)
+    assert "vdavinci100" in names and "vdavinci101" not in names
+    assert len(set(names.values())) == len(names)
+
+
 def test_a_310b_board_has_nodes_of_its_own():
     content = npu_sim.initial("310b")
     content["kernel"]["driver_loaded"] = True
