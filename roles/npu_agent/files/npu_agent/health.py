@@ -206,24 +206,3 @@ class Health:
         """When a chip that stays well takes work again."""
         due = past.well_since + self.settings.recovery_seconds
         return max(due, past.fault_at + self.settings.flap_hold) if past.flapping else due
-
-
-class Memory:
-    """The last known state of each chip, and for how long it may still be used. Ages are monotonic: clocks get set."""
-
-    def __init__(self, keep_seconds):
-        self.keep_seconds = keep_seconds
-        self.known = {}
-
-    def settle(self, key, verdict, now):
-        """(healthy, reason, kept): what to tell kubelet, given the newest verdict of judge()."""
-        healthy, reason = verdict
-        if healthy is not None:
-            self.known[key] = (healthy, reason, now)
-            return healthy, reason, False
-        if key not in self.known:
-            return False, reason, False
-        healthy, last_reason, seen = self.known[key]
-        if now - seen <= self.keep_seconds:
-            return healthy, last_reason or f"last known state; {reason}", True
-        return False, f"no answer for more than {self.keep_seconds:g} s: {reason}", False
