@@ -52,6 +52,14 @@ def test_nodes_follow_the_numbers_of_now(allocate, settings, tmp_path):
     assert given["envs"] == {"ASCEND_VISIBLE_DEVICES": "1"} and given["devices"][0] == (f"{tmp_path}/davinci1", "/dev/davinci1")
 
 
+def test_the_runtime_takes_logic_ids_of_the_family_950(allocate, settings, tmp_path):
+    here = boards.board([boards.chip(10, "a5", logic_id=0), boards.chip(1, "a5", logic_id=1)])
+    given = allocate.answer(["c10", "c1"], here, settings)
+    assert given["envs"] == {"ASCEND_VISIBLE_DEVICES": "0,1"} and given["devices"][:2] == nodes(tmp_path, "davinci1", "davinci10")
+    assert allocate.answer(["c10"], boards.board([boards.chip(10, "a5")]), settings)["envs"] == {"ASCEND_VISIBLE_DEVICES": "10"}
+    assert allocate.answer(["c10"], boards.board([boards.chip(10, logic_id=0)]), settings)["envs"] == {"ASCEND_VISIBLE_DEVICES": "10"}
+
+
 @pytest.mark.parametrize(("mode", "parts"), [
     ("devices", {"devices", "mounts"}), ("env", {"envs"}), ("both", {"envs", "devices", "mounts"}),
 ])

@@ -20,7 +20,7 @@ import os
 from . import cdi, mounts
 from ._hardware._families import FAMILIES
 
-VARIABLE = "ASCEND_VISIBLE_DEVICES"  # physical ids, never "all" (vendor runtime); of slices their own
+VARIABLE = "ASCEND_VISIBLE_DEVICES"  # never "all" (vendor runtime)
 OPTIONS = ("ASCEND_RUNTIME_OPTIONS", "VIRTUAL")
 ALLOW_LINK = ("ASCEND_ALLOW_LINK", "True")  # the driver's files of the boards with a 310B are symbolic links
 MANY = 16
@@ -74,12 +74,17 @@ def listed(names):
 
 
 def number(chip):
-    """N of its node on the host, and of ASCEND_VISIBLE_DEVICES."""
+    """N of its node on the host."""
     return chip.phy_id if chip.slice is None else chip.slice.vdev_id
 
 
+def visible(chip):
+    """What ASCEND_VISIBLE_DEVICES has for it: the physical id, of a slice its own; but of the family 950 the runtime wants logic ids."""
+    return chip.logic_id if chip.family == "a5" and chip.logic_id is not None else number(chip)
+
+
 def variables(chips, families):
-    envs = {VARIABLE: ",".join(str(number(chip)) for chip in chips)}
+    envs = {VARIABLE: ",".join(str(shown) for shown in sorted(visible(chip) for chip in chips))}
     if chips[0].slice is not None:  # a resource has slices only, or none
         envs.update([OPTIONS])
     if any(family in mounts.LINK_FAMILIES for family in families):

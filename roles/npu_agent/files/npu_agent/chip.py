@@ -28,3 +28,4 @@ class Chip(NamedTuple):
     rank: int  # 0 is best; what is degraded has more and comes last in preferred allocation
     degraded: tuple  # why, one text each
     gone: bool = False  # it was there once; its number may be another chip's by now
+    logic_id: Optional[int] = None  # its place in the driver's own order

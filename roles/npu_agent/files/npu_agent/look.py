@@ -16,7 +16,7 @@ DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow plac
 MORE_SECONDS = 30.0  # the same of temperatures, ECC counters, virtual devices
 HANGS = "the driver does not come back from a query for this chip"
 NOTHING = Answer({}, {}, {}, {})
-IDENTITY = ("phy_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
+IDENTITY = ("phy_id", "logic_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
 
 
 class Sight(namedtuple("Sight", "present chips problems complete events", defaults=((),))):

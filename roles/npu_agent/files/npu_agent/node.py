@@ -92,7 +92,7 @@ class Node:
             chip = Chip(
                 identity.name, record["phy_id"], record["family"], record.get("pci_address"), record.get("numa_node"),
                 record.get("card_id"), record.get("device_node"), None, verdict.healthy, verdict.reason, verdict.rank,
-                tuple(verdict.degraded), gone,
+                tuple(verdict.degraded), gone, record.get("logic_id"),
             )
             if record["family"] not in resources:
                 continue
