@@ -6,6 +6,7 @@ import itertools
 import os
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from . import allocate, health, messages
@@ -162,17 +163,35 @@ class Plugin:
             await self.server.stop(GRACE)
 
     def handlers(self):
-        def unary(method, request, answer):
-            return grpc.unary_unary_rpc_method_handler(method, request.FromString, answer.SerializeToString)
-
         m = messages
         return grpc.method_handlers_generic_handler(f"{API_VERSION}.DevicePlugin", {
-            "GetDevicePluginOptions": unary(self.get_options, m.Empty, m.DevicePluginOptions),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch, m.Empty.FromString, None),
-            "GetPreferredAllocation": unary(self.get_preferred, m.PreferredAllocationRequest, m.PreferredAllocationResponse),
-            "Allocate": unary(self.allocate, m.AllocateRequest, m.AllocateResponse),
-            "PreStartContainer": unary(self.pre_start, m.PreStartContainerRequest, m.PreStartContainerResponse),
+            "GetDevicePluginOptions": self.unary(self.get_options, m.Empty),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
+            "GetPreferredAllocation": self.unary(self.get_preferred, m.PreferredAllocationRequest),
+            "Allocate": self.unary(self.allocate, m.AllocateRequest),
+            "PreStartContainer": self.unary(self.pre_start, m.PreStartContainerRequest),
         })
+
+    def unary(self, method, kind):
+        """A handler that takes and gives bytes: what is no message of this kind, and a fault of ours, get an answer in words."""
+
+        async def handle(data, context):
+            try:
+                return (await method(kind.FromString(data), context)).SerializeToString()
+            except aio.AbortError:
+                raise
+            except DecodeError:
+                text = f"this is no {kind.DESCRIPTOR.name} of the device plugin API {API_VERSION}"
+                await self.refuse(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+            except Exception as error:
+                await self.refuse(context, grpc.StatusCode.INTERNAL, f"a fault of npu-agent: {error!r}")
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    async def refuse(self, context, code, text):
+        self.counters["calls_refused"] += 1
+        self.log("call refused", "error", reason=text)
+        await context.abort(code, text)
 
     async def get_options(self, request, context):
         return options()
@@ -224,8 +243,7 @@ class Plugin:
                     one.cdi_devices.add(name=name)
         except allocate.Refused as refused:
             self.counters["allocations_refused"] += 1
-            self.log("allocation refused", "error", reason=str(refused))
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+            await self.refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(refused))
         self.counters["allocations"] += len(request.container_requests)
         self.log("allocated", containers=[sorted(container.devices_ids) for container in request.container_requests])
         return response

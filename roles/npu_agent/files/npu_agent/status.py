@@ -76,6 +76,7 @@ COUNTERS = (
     ("registrations", "Registrations that kubelet accepted."), ("lists_sent", "Device lists sent to kubelet."),
     ("streams_replaced", "ListAndWatch calls that came while another one was open."),
     ("allocations", "Containers that got chips."), ("allocations_refused", "Allocate calls that were refused."),
+    ("calls_refused", "Calls of kubelet that were refused, for whatever reason."),
     ("preferred", "Containers for which kubelet asked what fits best."),
     ("looks_failed", "Looks at the chips at which the driver did not tell of all."), ("fault_events", "Fault events of the driver."),
     ("reloads", "Times the configuration was read again."), ("reloads_refused", "Times it was faulty, so that the old one stayed."),
