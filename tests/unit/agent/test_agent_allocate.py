@@ -268,3 +268,21 @@ def test_names_outlive_a_renumbering(rig):
     rig.agent(name="later").await_state("serving")
     answers = ask(rig, ["Ascend910-0"], ["Ascend910-7"], ["Ascend910-1"])
     assert [answer["envs"]["ASCEND_VISIBLE_DEVICES"] for answer in answers] == ["7", "0", "1"]
+
+
+def test_slices_of_a_chip(rig):
+    """Two virtual devices that somebody made on a chip are a resource of their own, and the chip is not given out as a whole."""
+    rig.change("chips.3.slices", [{"vdev_id": number, "template": "vir05_1c_8g"} for number in (100, 101)])
+    for number in (100, 101):
+        (rig.dev / f"vdavinci{number}").touch()
+    rig.kubelet()
+    rig.agent().await_state("serving")
+    resource = f"{RESOURCE}-5c.1cpu.8g"
+    until(lambda: rig.numbers() == (7, 7) and rig.numbers(resource) == (2, 2), what="7 chips and 2 slices at the kubelet")
+    pod = rig.ask("allocate", count=2, resource=resource, pod="one")
+    assert sorted(pod["devices"][resource]) == ["Ascend910-5c.1cpu.8g-100-3", "Ascend910-5c.1cpu.8g-101-3"]
+    assert pod["response"]["envs"] == {"ASCEND_VISIBLE_DEVICES": "100,101", "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
+    assert pod["response"]["devices"][:2] == [
+        {"container_path": f"/dev/davinci{number}", "host_path": f"{rig.dev}/vdavinci{number}", "permissions": "rw"}
+        for number in (100, 101)
+    ]
