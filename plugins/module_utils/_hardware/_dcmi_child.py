@@ -66,7 +66,7 @@ class Child:
         os.set_blocking(self.noise, False)
         os.set_blocking(write_end, False)  # the library's own chatter must never block the child: what does not fit is lost
         try:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # pylint: disable=ansible-bad-function
                 argv + [library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=write_end, bufsize=0,
                 env=environment, start_new_session=True, cwd="/",
             )
