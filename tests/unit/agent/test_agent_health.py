@@ -209,6 +209,14 @@ def test_an_answer_from_before_the_fault_does_not_end_it(life, bad, recovery):
     assert told.healthy is (recovery == 0) and told.review == (17 if recovery else None)
 
 
+@pytest.mark.parametrize("bad", [{"probe": {"healthy": False, "text": "no"}}, {"not_described": "no"}])
+def test_what_others_said_needs_no_newer_answer_of_the_driver(life, bad):
+    chip = life()
+    chip.see(0, well(asked_at=0))
+    chip.see(5, well(asked_at=0, **bad))
+    assert chip.see(6, well(asked_at=0)).review == 16
+
+
 def test_hold_down_of_nothing(life):
     chip = life(recovery_seconds=0, flap_count=0)
     chip.see(0, ill(SEPARATE))

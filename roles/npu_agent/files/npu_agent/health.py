@@ -26,7 +26,8 @@ UNKNOWN = faults.Levels({})
 
 # healthy: True, False, or None: nothing is known. loss: whether going out of service for this counts as flapping. A driver that was
 # unbound, a device node or a CDI specification that is away is somebody's doing or comes with the whole node; the rest is the chip's.
-Finding = namedtuple("Finding", "healthy reason loss")
+# ask: whether only an answer that the driver was asked for later shows that the fault is over.
+Finding = namedtuple("Finding", "healthy reason loss ask", defaults=(True,))
 Verdict = namedtuple("Verdict", "healthy reason rank degraded review")
 
 
@@ -47,7 +48,7 @@ def find(record, codes, unhealthy_from):
     if record.get("device_node_present") is False:
         return Finding(False, f"its device node {record.get('device_node') or ''} is missing".replace("  ", " "), False)
     if record.get("not_described"):
-        return Finding(False, record["not_described"], False)
+        return Finding(False, record["not_described"], False, ask=False)
     if record.get("dropped"):
         return Finding(False, "the driver says that the chip is gone or not ready", True)
     if record.get("hung") is not None:
@@ -55,7 +56,7 @@ def find(record, codes, unhealthy_from):
         return Finding(False, f"the driver has not come back from a query for more than {least} s", True)
     probe = record.get("probe")
     if probe and not probe["healthy"]:
-        return Finding(False, f"the probe says: {probe['text'] or 'unhealthy'}", True)
+        return Finding(False, f"the probe says: {probe['text'] or 'unhealthy'}", True, ask=False)
     if any(unfit(fault, unhealthy_from) for fault in codes.values()):
         return Finding(False, fault_text(codes), True)
     return by_number(record, codes, unhealthy_from)
@@ -110,7 +111,7 @@ class Past:
         self.reason = ""  # the last one
         self.known_at = None  # when something was known last
         self.fault_at, self.fault = None, ""  # the last fault: when it was there last, and which
-        self.fault_asked = NEVER  # and when the answer was asked for that the chip had then
+        self.fault_asked = NEVER  # when the answer was asked for that was the newest then
         self.well_since = None  # since when the chip has been without a fault on end
         self.losses = []  # when it went out of service
         self.flapping = False
@@ -156,7 +157,7 @@ class Health:
             past.flapping = past.flapping or (many and now - past.losses[0] <= self.settings.flap_window)
         past.told, past.reason = False, found.reason
         past.known_at = past.fault_at = now
-        past.fault_asked = past.standing.asked
+        past.fault_asked = past.standing.asked if found.ask else NEVER
         past.fault, past.well_since = found.reason, None
 
     def happened(self, past, found, now, well):
@@ -185,7 +186,7 @@ class Health:
     def well(self, past, note, now):
         past.known_at = now
         if past.told is False:
-            # What was asked before the fault, or with it, does not tell that the fault is over.
+            # What the driver was asked before the fault, or with it, does not tell that the fault is over.
             if past.well_since is None and past.standing.asked > past.fault_asked:
                 past.well_since = now
             due = None if past.well_since is None else self.due(past)

@@ -144,7 +144,7 @@ class Prober:
         finally:
             os.close(writer)
         try:
-            text = self.follow(process, output)
+            code, text = self.follow(process.pid, output)
         finally:
             # Before it is reaped, so that its number still is its own group's; what it started and left behind goes with it.
             try:
@@ -155,17 +155,17 @@ class Prober:
             except subprocess.TimeoutExpired:
                 self.stuck[key] = process
             os.close(output)
-        return process.returncode, first_line(text)
+        return code, first_line(text)
 
-    def follow(self, process, output):
-        """What it writes until it ends."""
+    def follow(self, pid, output):
+        """(exit code, what it wrote) at its end."""
         text, deadline = b"", self.clock() + self.timeout
-        while not ended(process.pid):
+        while (code := exit_code(pid)) is None:
             left = deadline - self.clock()
             if left <= 0 or self.over:
                 raise Failed(f"it took longer than {self.timeout:g} s")
             text = drain(output, text, min(left, LOOK_SECONDS))
-        return drain(output, text, 0)
+        return code, drain(output, text, 0)
 
 
 def key_of(record):
@@ -187,9 +187,12 @@ def pick(chips, ran, now, period):
     return (first, 0) if due[first] <= now else (None, due[first] - now)
 
 
-def ended(pid):
-    """Whether our child is over; it stays there to be reaped."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+def exit_code(pid):
+    """Of our child, a signal negative; None while it runs. The child stays there to be reaped."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def drain(descriptor, text, seconds):
