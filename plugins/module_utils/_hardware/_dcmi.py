@@ -21,12 +21,11 @@ Prototypes, struct layouts and codes: dcmi_interface_api.h of the vendor's open 
 API manuals for 910B, 910_93 and 950; sizes checked by compiling that header on a 64-bit machine.
 """
 
+import _thread
 import ctypes
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from ctypes import POINTER, c_byte, c_char, c_float, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, c_ushort
 
@@ -571,7 +570,7 @@ class Server:
     def __init__(self, path, channel):
         self.path, self.channel, self.library = path, channel, None
         self.ending = False
-        self.lock = threading.Lock()  # events come in a thread of the driver's
+        self.lock = _thread.allocate_lock()  # events come in a thread of the driver's
 
     def say(self, message):
         data = (json.dumps(message) + "\n").encode("ascii")
@@ -604,8 +603,14 @@ def main(path):
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    requests = queue.Queue()
+    requests, some = [], _thread.allocate_lock()  # `some` is free when there may be requests
+    some.acquire()
     server = Server(path, channel_out)
+
+    def put(request):
+        requests.append(request)
+        if some.locked():
+            some.release()
 
     def listen():
         with os.fdopen(channel_in, "rb") as lines:
@@ -615,17 +620,17 @@ def main(path):
                     server.ending = server.ending or request.get("cmd") == "end"
                 except (ValueError, AttributeError) as error:
                     request = error
-                requests.put(request)
-        requests.put(None)
+                put(request)
+        put(None)
         time.sleep(GRACE_SECONDS)
         os._exit(1)  # nobody listens any more, and the other thread hangs in the driver
 
     server.say({"ready": os.getpid()})
-    listener = threading.Thread(target=listen)
-    listener.daemon = True
-    listener.start()
+    _thread.start_new_thread(listen, ())
     while True:
-        request = requests.get()
+        while not requests:
+            some.acquire()
+        request = requests.pop(0)
         if request is None:
             os._exit(0)  # no orderly end: threads of the driver's may be about
         reply = {"id": None}

@@ -12,7 +12,7 @@ import re
 
 from . import _npu_smi
 from ._families import family_of_name
-from ._pci import scan
+from ._pci import CLASS_BRIDGE, scan
 from ._query import NpuSmi, QueryError, ask_dcmi
 
 DAVINCI = re.compile(r"^davinci([0-9]+)$")
@@ -91,10 +91,14 @@ def _merge(first, second):
 def _join(chips, functions, nodes):
     """Give each chip its PCI function and device node; functions that no answer names become chips of their own."""
     by_address = {function["address"]: function for function in functions}
-    named = set()
+    named = {chip["pci_address"] for chip in chips}
+    silent = [function for function in functions if function["kind"] == "chip" and function["address"] not in named]
+    nameless = [chip for chip in chips if chip["pci_address"] is None]  # SoC boards, a failed bus query
+    if len(silent) == len(nameless) == 1 and silent[0]["class"] != CLASS_BRIDGE:  # no other function is left for it
+        nameless[0]["pci_address"] = silent[0]["address"]
+        silent, nameless = [], []
     for chip in chips:
         function = by_address.get(chip["pci_address"])
-        named.add(chip["pci_address"])
         chip["evidence"] = {"pci": function is not None, "driver": None, "device_node": None}
         if function is not None:
             chip.update(pci_device=function["device"], numa_node=function["numa_node"], family=function["family"])
@@ -105,10 +109,8 @@ def _join(chips, functions, nodes):
             chip["evidence"]["device_node"] = chip["device_node"] is not None
         if chip["health"] == "UNKNOWN":
             chip["health"] = None
-    silent = [function for function in functions if function["kind"] == "chip" and function["address"] not in named]
-    nameless = sum(chip["pci_address"] is None for chip in chips)
-    # Chips that told no address (SoC boards, a failed bus query) are among the functions nobody named: count none twice.
-    for function in silent[nameless:]:
+    # Chips without an address are among the functions nobody named: count none twice.
+    for function in silent[len(nameless):]:
         address = None if nameless else function["address"]
         chips.append(_blank(
             pci_address=address, pci_device=function["device"], numa_node=None if nameless else function["numa_node"],

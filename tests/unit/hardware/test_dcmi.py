@@ -4,8 +4,11 @@
 import ctypes
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -15,6 +18,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client i
     DcmiClient,
     DcmiError,
     find_library,
+    library_faults,
     library_path,
     library_places,
 )
@@ -36,7 +40,8 @@ def client_of():
 @pytest.mark.parametrize(("struct", "size"), [
     # compiled sizes of the vendor's header on a 64-bit machine
     (_dcmi.ChipInfo, 100), (_dcmi.ChipInfoV2, 132), (_dcmi.PcieInfo, 28), (_dcmi.PcieInfoAll, 64), (_dcmi.ElabelInfo, 1280),
-    (_dcmi.DieId, 20), (_dcmi.HbmInfo, 32), (_dcmi.MemoryInfo, 112),
+    (_dcmi.DieId, 20), (_dcmi.HbmInfo, 32), (_dcmi.MemoryInfo, 112), (_dcmi.EccInfo, 28), (_dcmi.SensorInfo, 64),
+    (_dcmi.SliceTotals, 360), (_dcmi.SliceOne, 264), (_dcmi.EventFilter, 48), (_dcmi.FaultEvent, 352), (_dcmi.Event, 360),
 ])
 def test_struct_sizes(struct, size):
     assert ctypes.sizeof(struct) == size
@@ -45,6 +50,9 @@ def test_struct_sizes(struct, size):
 def test_struct_offsets():
     assert (_dcmi.PcieInfoAll.domain.offset, _dcmi.HbmInfo.memory_usage.offset, _dcmi.MemoryInfo.hugepagesize.offset) == (16, 16, 24)
     assert _dcmi.ChipInfoV2.npu_name.offset == 100
+    assert (_dcmi.SliceTotals.aic.offset, _dcmi.SliceOne.template.offset, _dcmi.Event.fault.offset) == (208, 8, 8)
+    fields = ("deviceid", "severity", "assertion", "serial", "raised", "name")
+    assert [getattr(_dcmi.FaultEvent, field).offset for field in fields] == [4, 10, 11, 12, 24, 32]
 
 
 def test_chips(client_of, odd_library):
@@ -196,6 +204,49 @@ def test_child_stands_alone_as_a_file(odd_library):
     assert child.returncode == 0
 
 
+def lines_of(library, *requests):
+    """What the child says to these requests, after that it is ready."""
+    text = "".join(json.dumps(request) + "\n" for request in requests).encode()
+    child = subprocess.run([sys.executable, _dcmi.__file__, library], input=text, stdout=subprocess.PIPE, check=False, timeout=20)
+    return [json.loads(line) for line in child.stdout.splitlines()][1:]
+
+
+def test_child_says_which_chip_it_is_at(odd_library):
+    *at, last = lines_of(odd_library(), {"id": 1, "cmd": "list", "progress": True})
+    # The list of cards, each card, then each chip; 2 of card 4 is no NPU, and card 9 does not tell its chips.
+    assert [line["at"] for line in at] == [None, [4, None], [9, None], [4, 0], [4, 1], [4, 2]]
+    assert [(one["card_id"], one["device_id"], one["phy_id"]) for one in last["result"]] == [(4, 0, 6), (4, 1, 7), (9, None, None)]
+
+
+@pytest.mark.parametrize(("wanted", "at", "chips"), [
+    ({"skip": [[4, 0]]}, [None, [4, None], [9, None], [4, 1], [4, 2]], [(4, 1), (9, None)]),
+    ({"skip": [[4, None]]}, [None, [9, None]], [(9, None)]),
+    ({"skip": [[9, None], [4, 1]]}, [None, [4, None], [4, 0], [4, 2]], [(4, 0)]),
+    ({"only": [[4, 1]]}, [[4, 1]], [(4, 1)]),
+    ({"only": [[4, 1], [4, 0]], "skip": [[4, 0]]}, [[4, 1]], [(4, 1)]),
+])
+def test_child_leaves_chips_out(odd_library, wanted, at, chips):
+    *said, last = lines_of(odd_library(), {"id": 1, "cmd": "health", "progress": True, **wanted})
+    assert [line["at"] for line in said] == at
+    assert [(one["card_id"], one["device_id"]) for one in last["result"]] == chips
+
+
+def test_child_ends_when_told(odd_library):
+    said = lines_of(odd_library(), {"id": 1, "cmd": "list"}, {"cmd": "end"}, {"id": 2, "cmd": "list"})
+    assert said[-1] == {"ended": True} and not any(line.get("id") == 2 for line in said)
+
+
+def test_library_without_events_says_so_and_answers_on(odd_library):
+    said = lines_of(odd_library(), {"id": 1, "cmd": "subscribe"}, {"id": 2, "cmd": "list"})
+    assert said[0]["result"]["subscribed"] is False and "dcmi_subscribe_fault_event" in said[0]["result"]["why"]
+    assert len(said[1]["result"]) == 3
+
+
+def test_library_without_slices_has_none(odd_library):
+    chip = lines_of(odd_library(), {"id": 1, "cmd": "slices", "only": [[4, 0]]})[0]["result"][0]
+    assert (chip["slices"], chip["aicore_count"], chip["error"]) == ([], None, None)
+
+
 @pytest.mark.parametrize(("script", "code", "why"), [
     ("exit 3", "dcmi_child_died", "status 3"),
     ("echo oops >&2; exit 1", "dcmi_child_died", "oops"),
@@ -246,3 +297,48 @@ def test_search_order(tmp_path):
         open(place, "w").close()
         assert find_library("/opt/Ascend", str(tmp_path)) == place
     assert library_path("/opt/Ascend").split(":")[0] == "/opt/Ascend/driver/lib64"
+
+
+def place(folder, kind, mode, owner=0):
+    """Make one step of the way to a library."""
+    if kind == "link":
+        folder.symlink_to(mode)
+        os.lchown(folder, owner, 0)
+        return
+    folder.mkdir() if kind == "folder" else folder.write_text("")
+    folder.chmod(mode)
+    os.chown(folder, owner, 0)
+
+
+@pytest.fixture
+def safe():
+    """A folder that nobody else may write to; those of pytest are below /tmp."""
+    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=pathlib.Path.home()) as folder:
+        yield pathlib.Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.parametrize(("steps", "own", "faults"), [
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o644)], 0, []),
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o440)], 0, []),
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o664)], 0, ["lib/libdcmi.so has mode 0664, .*`chmod go-w .*lib/libdcmi.so`"]),
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o646)], 0, ["lib/libdcmi.so has mode 0646"]),
+    ([("lib", "folder", 0o775), ("lib/libdcmi.so", "file", 0o644)], 0, ["lib has mode 0775"]),
+    ([("lib", "folder", 0o1777), ("lib/libdcmi.so", "file", 0o644)], 0, ["lib has mode 1777"]),  # sticky or not
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o644, 12345)], 0, ["lib/libdcmi.so belongs to user 12345; `chown root "]),
+    ([("lib", "folder", 0o755), ("lib/libdcmi.so", "file", 0o644, 12345)], 12345, []),  # the user's own
+    ([("lib", "folder", 0o755, 1), ("lib/libdcmi.so", "file", 0o666)], 0, ["lib belongs to daemon", "lib/libdcmi.so has mode 0666"]),
+    ([("real", "folder", 0o755), ("real/x.so", "file", 0o644), ("lib", "link", "real"), ("real/libdcmi.so", "link", "x.so")], 0, []),
+    ([("real", "folder", 0o777), ("real/libdcmi.so", "file", 0o644), ("lib", "link", "real")], 0, ["real has mode 0777"]),
+    # A link that leads through a folder where others may write, to a file that is safe itself.
+    ([("open", "folder", 0o777), ("good", "folder", 0o755), ("good/libdcmi.so", "file", 0o644), ("open/step", "link", "../good"),
+      ("lib", "link", "open/step")], 0, ["open has mode 0777"]),
+    ([("real", "folder", 0o755), ("real/libdcmi.so", "file", 0o644), ("lib", "link", "real", 12345)], 0, ["lib belongs to user 12345"]),
+    ([("lib", "folder", 0o755)], 0, ["lib/libdcmi.so: No such file"]),
+])
+def test_library_that_others_could_change(safe, steps, own, faults):
+    for name, kind, mode, *owner in steps:
+        place(safe / name, kind, mode, *owner)
+    found = library_faults(str(safe / "lib/libdcmi.so"), own)
+    for said, wanted in zip(found, faults, strict=True):
+        assert re.match(re.escape(str(safe)) + "/" + wanted, said), said

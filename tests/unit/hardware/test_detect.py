@@ -194,6 +194,26 @@ def test_two_chips_behind_one_function(tree, runner):
     assert (found["family"], found["product"]) == ("310p", "Atlas 300I Duo")
 
 
+def test_the_last_function_is_that_of_the_only_chip_without_an_address(tree):
+    class Client:
+        def call(self, command, _timeout):
+            keys = ("phy_id", "name", "serial", "vdie", "product_name", "error")
+            chips = [{"logic_id": n, "card_id": n, "device_id": 0, "pci_address": address, **dict.fromkeys(keys)}
+                     for n, address in enumerate(["0000:01:00.0", None, *self.more])]
+            return {"open": {"driver_version": "1"}, "chips": chips, "health": []}[command]
+
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        tree.function(address, "d802", numa="1", driver="devdrv")
+    client = Client()
+    client.more = []
+    second = detect(None, str(tree.sysfs), str(tree.dev), dcmi=client)["chips"][1]
+    assert (second["pci_address"], second["numa_node"], second["family"]) == ("0000:02:00.0", 1, "a2")
+    assert second["evidence"] == {"pci": True, "driver": "devdrv", "device_node": None}
+    client.more = [None]  # two of them, and nobody knows which one has it
+    found = detect(None, str(tree.sysfs), str(tree.dev), dcmi=client)["chips"]
+    assert [chip["pci_address"] for chip in found] == ["0000:01:00.0", None, None]
+
+
 def test_board_in_root_complex_mode_is_one_chip(tree, runner):
     tree.function("0000:00:00.0", "d107", ("0000", "0000"), class_id="0x060400", driver="pcieport")
     found = look(tree, runner({"info": sample("info_310b_soc.txt"), "info -m": "soup"}), npu_smi="/x/npu-smi")

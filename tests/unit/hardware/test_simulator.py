@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The detector against the simulator's libdcmi.so and npu-smi, which were written by others from the same facts."""
 
+import select
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 from hardware_samples import TESTS
 
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_child import Child
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
 
@@ -72,7 +74,8 @@ def node(machine):
 @pytest.mark.parametrize(("hardware", "version", "family", "chips", "functions"), [
     (("a3", None), "25.5.0", "a3", 16, 16), (("a3", None), "26.0.rc1", "a3", 16, 16), (("310p", None), "25.5.0", "310p", 4, 4),
     (("310p-duo", None), "25.5.0", "310p", 8, 4), (("310b", None), "25.0.rc1.1", "310b", 1, 1), (("a2", None), "26.0.rc1", "a2", 8, 8),
-    (("a2", "0x20c6"), "25.5.0", "a2", 8, 8), (("310p", "0x203f"), "25.5.0", "310p", 4, 4),
+    (("a2", "0x20c6"), "25.5.0", "a2", 8, 8), (("310p", "0x203f"), "25.5.0", "310p", 4, 4), (("310", None), "23.0.3", "310", 4, 4),
+    (("910", None), "23.0.3", "910", 8, 8),
 ])
 def test_each_product(machine, hardware, version, family, chips, functions):  # noqa: PLR0917
     node = machine.boot(*hardware, version)
@@ -154,3 +157,47 @@ def test_telemetry(node):
     assert (chip["power_w"], chip["temperature_c"], chip["aicore_percent"], chip["hbm_used_mib"], chip["hbm_total_mib"]) == (
         301.5, 77, 98, 60405, 65536,
     )
+
+
+def test_condition_and_slices(machine):
+    node = machine.boot("310b")
+    ecc = {"single": 3, "double": 1, "isolated_double": 1}
+    node.set(**{"chips.0.aicore_total": 1.0, "chips.0.temperature_limit_c": 95, "chips.0.ecc": ecc})
+    with DcmiClient(str(node.built / "libdcmi.so")) as client:
+        (condition,), (slices,) = client.call("condition"), client.call("slices")
+        assert (condition["temperature_c"], condition["temperature_limit_c"], condition["error"]) == (34, 95, None)
+        assert condition["ecc"] == {"single": 3, "double": 1, "isolated": 1}
+        assert (slices["aicore_count"], slices["slices"]) == (1.0, [])
+        node.set(**{"chips.0.slices": [{"vdev_id": 100, "template": "vir01"}], "chips.0.dcmi": {"get_device_sensor_info": -8255}})
+        assert client.call("slices")[0]["slices"] == [{"vdev_id": 100, "template": "vir01"}]
+        assert (client.call("condition")[0]["temperature_limit_c"], client.call("condition")[0]["error"]) == (None, None)
+        node.set(**{"chips.0.dcmi": {"get_device_info": -8006}})
+        assert (client.call("slices")[0]["slices"], client.call("slices")[0]["error"]["name"]) == (None, "TIME_OUT")
+
+
+@pytest.mark.parametrize("product", ["a2", "a5"])
+def test_events_reach_the_caller_while_it_waits_for_an_answer(machine, product):
+    node = machine.boot(product)
+    child = Child(str(node.built / "libdcmi.so"))
+
+    def next_line():
+        while (line := child.line("test")) is None:
+            assert select.select([child.output], [], [], 20)[0] and child.read()
+        return line
+
+    try:
+        child.send({"id": 1, "cmd": "subscribe"})
+        assert "ready" in next_line() and next_line() == {"id": 1, "result": {"subscribed": True, "why": None}}
+        node.set(**{"chips.2.dcmi": {"get_device_health": "hang"}})
+        child.send({"id": 2, "cmd": "health"})
+        node.set(**{"chips.3.health": 2, "chips.3.error_codes": ["80E18005"]})
+        event = next_line()["event"]
+        assert event.pop("serial") > 0
+        assert event == {"code": "80E18005", "logic_id": 3, "severity": 2, "assertion": "occur"}
+        child.send({"cmd": "end"})  # and when the call comes back, it ends
+        node.set(**{"chips.2.dcmi": {}})
+        assert next_line() == {"ended": True} and child.reap(20)
+    finally:
+        child.kill()
+        child.reap(20)
+        child.close()
