@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The health rule: what fault events do, and codes that come too often."""
+
+import functools
+
+import pytest
+from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, Life, event, ill, silent, well
+
+
+@pytest.fixture(scope="module")
+def agent(package):
+    import npu_agent.config
+    import npu_agent.degraded
+    import npu_agent.faults
+    import npu_agent.health
+
+    return npu_agent
+
+
+@pytest.fixture(scope="module")
+def levels(agent):
+    return agent.faults.load()
+
+
+@pytest.fixture(scope="module")
+def life(agent, levels):
+    return functools.partial(Life, agent, levels)
+
+
+# --- events
+
+def test_an_event_counts_before_the_poll_shows_it(life):
+    chip = life()
+    chip.see(0, well())
+    told = chip.see(1, well(), event(BUSINESS))
+    assert not told.healthy and "RestartBusiness" in told.reason and told.review is None
+    assert not chip.wait(100).healthy  # the same record again is no newer answer
+    assert not chip.see(101, ill(BUSINESS)).healthy
+    assert chip.see(102, well()).review == 112
+
+
+def test_a_recovery_event_has_to_be_confirmed(life):
+    chip = life()
+    chip.see(0, well())
+    chip.see(1, ill(BUSINESS))
+    assert chip.see(2, ill(BUSINESS), event(BUSINESS, "recover")).review is None
+    assert not chip.wait(100).healthy
+    assert chip.see(101, well()).review == 111
+
+
+def test_an_answer_older_than_the_event_confirms_nothing(life):
+    chip = life()
+    chip.see(0, well(asked_at=0))
+    chip.see(1, well(asked_at=0), event(BUSINESS))
+    assert chip.see(2, well(asked_at=0.9)).review is None
+    assert chip.see(3, well(asked_at=0.9), event(BUSINESS, "recover")).review is None
+    assert chip.see(4, well(asked_at=3.5)).review == 14
+    told = chip.see(5, well(asked_at=4.5), dict(event(BUSINESS), at=4.2), dict(event(BUSINESS, "recover"), at=4.4))
+    assert told.review == 15  # asked after both
+
+
+def test_a_fault_that_came_and_went_between_two_looks(life):
+    chip = life()
+    chip.see(0, well())
+    assert not chip.see(5, well(), event(BUSINESS), event(BUSINESS, "recover")).healthy
+    assert chip.see(6, well()).review == 16
+
+
+@pytest.mark.parametrize(("code", "severity", "healthy"), [
+    (BUSINESS, 0, False), (SEPARATE, 1, False), (NOT_HANDLE, 3, True), (SUB_HEALTH, 3, True),
+    (NOBODY_KNOWS, 1, True), (NOBODY_KNOWS, 2, False), (NOBODY_KNOWS, 3, False),
+])
+@pytest.mark.parametrize("assertion", ["occur", "once"])
+def test_what_an_event_does(life, code, severity, healthy, assertion):
+    chip = life()
+    chip.see(0, well())
+    told = chip.see(1, well(), event(code, assertion, severity))
+    assert told.healthy is healthy and (healthy or code in told.reason)
+
+
+def test_an_unknown_code_is_told_with_its_severity(life):
+    chip = life(unhealthy_from="minor")
+    chip.see(0, well())
+    told = chip.see(1, well(error_codes=[NOT_HANDLE]), event(NOBODY_KNOWS, severity=1))
+    assert not told.healthy and told.reason == f"fault code {NOBODY_KNOWS}: minor, not a known one; also {NOT_HANDLE}"
+
+
+def test_a_number_of_another_time_is_not_explained_by_an_event(life):
+    chip = life()
+    chip.see(0, ill())
+    assert not chip.see(1, ill(), event(NOT_HANDLE)).healthy
+    chip = life()
+    assert chip.see(0, ill(NOT_HANDLE)).healthy
+    assert not chip.see(1, ill(NOT_HANDLE), event(NOBODY_KNOWS, severity=1)).healthy  # it may be this one's
+
+
+def test_the_worst_severity_of_a_code_counts(life):
+    chip = life()
+    chip.see(0, well())
+    assert not chip.see(1, well(), event(NOBODY_KNOWS, severity=2), event(NOBODY_KNOWS, severity=0)).healthy
+    assert not chip.see(2, ill(NOBODY_KNOWS, number=0), event(NOBODY_KNOWS, severity=1)).healthy
+
+
+def test_one_off_events_take_a_chip_out_for_a_while(life):
+    chip = life()
+    record = well()
+    chip.see(0, record)
+    told = chip.see(5, record, event(BUSINESS, "once"))
+    assert (told.healthy, told.review) == (False, 15) and "RestartBusiness" in told.reason
+    assert not chip.wait(14.9).healthy
+    assert chip.wait(15).healthy
+
+
+def test_one_off_event_of_a_chip_that_does_not_answer(life):
+    chip = life()
+    chip.see(0, well())
+    told = chip.see(1, silent(), event(BUSINESS, "once"))
+    assert (told.healthy, told.review) == (False, 31)
+    assert "no answer" in chip.wait(31).reason
+    assert chip.see(40, well()).review == 50
+
+
+def test_a_driver_that_cannot_list_codes(life):
+    chip = life()
+    chip.see(0, well(error_codes=None))
+    chip.see(1, well(error_codes=None), event(BUSINESS))
+    assert chip.see(2, well(error_codes=None, health_code=1)).review is None  # it may be this fault
+    assert chip.see(3, well(error_codes=None)).review == 13
+
+
+# --- codes that come too often
+
+def test_a_code_that_comes_too_often_separates_the_chip(life):
+    chip = life(flap_count=0)
+    chip.see(0, well())
+    now = 0
+    for now in (1000, 2000, 3000):
+        assert chip.told.healthy
+        chip.see(now, ill(OFTEN))
+        chip.see(now + 5, ill(OFTEN))  # still the same occurrence
+        chip.see(now + 10, well())
+        chip.wait(now + 20)
+    assert not chip.told.healthy and chip.told.review is None
+    assert f"{OFTEN}: ManuallySeparateNPU" in chip.told.reason and "3 times within 86400 s" in chip.told.reason
+    assert "npu-agent starts anew" in chip.told.reason
+    assert not chip.see(now + 30 * DAY, well()).healthy
+
+
+def test_occurrences_outside_the_window_do_not_count(life):
+    chip = life(flap_count=0)
+    for now in (0, 1000, DAY + 1, 2 * DAY):
+        chip.see(now, ill(OFTEN))
+        chip.see(now + 5, well())
+        assert chip.see(now + 15, well()).healthy
+
+
+def test_a_poll_and_an_event_of_one_occurrence_count_once(life):
+    chip = life(flap_count=0)
+    for now in (0, 100):
+        chip.see(now, ill(OFTEN), event(OFTEN))
+        chip.see(now + 1, ill(OFTEN), event(OFTEN))
+        chip.see(now + 2, ill(OFTEN), event(OFTEN, "recover"))
+        chip.see(now + 3, ill(OFTEN))  # the driver's list lags behind
+        chip.see(now + 4, well())
+        assert chip.see(now + 14, well()).healthy
+    chip.see(200, well(), event(OFTEN, "once"))
+    assert chip.see(201, well()).review is None
+
+
+def test_a_separated_chip_is_released_by_time(life):
+    chip = life(flap_count=0)
+    chip.see(0, well())
+    for now in range(0, 500, 100):
+        assert chip.told.healthy  # the code by itself is harmless
+        chip.see(now, well(error_codes=[LINK]))
+        chip.see(now + 1, well())
+    assert not chip.told.healthy and "it came 5 times" in chip.told.reason and "away for 172800 s" in chip.told.reason
+    assert chip.told.review == 4000  # the end of what degrades it
+    assert chip.wait(4000).review == 400 + 2 * DAY  # it was seen last at 400
+    assert chip.see(DAY, well(error_codes=[LINK])).review is None  # not in sight while it stands
+    chip.see(DAY + 5, well())
+    chip.wait(3 * DAY - 1)
+    assert not chip.told.healthy and chip.told.review == 3 * DAY
+    told = chip.wait(3 * DAY)
+    assert not told.healthy and "without a fault for 10 s" in told.reason
+    assert chip.see(3 * DAY + 1, well()).review == 3 * DAY + 11
+    assert chip.wait(3 * DAY + 11).healthy
+
+
+def test_a_separated_chip_is_not_released_while_the_code_stands(life):
+    chip = life(flap_count=0, degraded_seconds=0)
+    for now in range(0, 500, 100):
+        chip.see(now, well(error_codes=[LINK]))
+        chip.see(now + 1, well(error_codes=[LINK] if now == 400 else []))
+    chip.see(900, well(error_codes=[LINK]))
+    assert chip.see(1000, well()).review == 900 + 2 * DAY
+
+
+def test_other_rules_release(agent, life):
+    chip = life(flap_count=0)
+    for now in range(0, 30, 10):
+        chip.see(now, ill(OFTEN))
+        chip.see(now + 5, well())
+    assert chip.see(1000, well()).review is None
+    chip.health = agent.health.Health(chip.health.settings, agent.faults.Levels({}), chip.health.memory)
+    assert chip.see(1001, well()).review == 1011
