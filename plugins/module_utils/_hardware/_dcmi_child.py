@@ -137,10 +137,11 @@ class Child:
 
     def kill(self):
         """Ask the kernel to end it. It cannot before the driver lets go of it: a process may sleep there for ever."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
+        if self.process.returncode is None:  # its number is not free for others yet
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:
+                pass
 
     def reap(self, seconds=0.0):
         """True when the process is no more."""
