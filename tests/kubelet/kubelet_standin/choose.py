@@ -15,20 +15,16 @@ def shuffled(ids):
     return random.sample(sorted(ids), len(ids))
 
 
-def ids_for(name, resource, needed, *, held, reusable, in_use, mask, ask):
-    """Set of ids to call Allocate with; None when the container has them already.
+def ids_for(name, resource, needed, *, reusable, in_use, mask, ask):
+    """Set of ids to call Allocate with.
 
-    held: ids that this container has from before. reusable: ids of init containers that have ended. in_use: ids of all pods.
+    reusable: ids of init containers that have ended. in_use: ids of all pods.
     mask: NUMA nodes to take from, or None. ask(available, must_include, size): the plugin's preference, None when it offers none.
     """
     if resource is None:
         raise Refused(f"cannot allocate unregistered device {name}")
     if not resource.healthy:
         raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {name}")
-    if not resource.healthy >= held:
-        raise Refused(f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}")
-    if held or not needed:
-        return None
     chosen = set(shuffled(reusable)[:needed])
     if len(chosen) == needed:
         return chosen
@@ -47,7 +43,6 @@ def ids_for(name, resource, needed, *, held, reusable, in_use, mask, ask):
         # As many as wanted, or fewer, are where they should be: kubelet takes them itself (measured: no call then).
         sources = [lambda: aligned, lambda: preferred(available), lambda: elsewhere, lambda: without]
     for source in sources:
-        chosen |= set(shuffled(source() - chosen)[: needed - len(chosen)])
-        if len(chosen) == needed:
-            return chosen
-    raise Refused(f"unexpectedly allocated less resources than required. Requested: {needed}, Got: {len(chosen)}")
+        if len(chosen) < needed:
+            chosen |= set(shuffled(source() - chosen)[: needed - len(chosen)])
+    return chosen

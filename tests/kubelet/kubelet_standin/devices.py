@@ -64,10 +64,9 @@ class Devices:
             resource = self.resources.setdefault(name, Resource())
             before = {key: device["health"] for key, device in resource.devices.items()}
             resource.take(devices)
-            self.removed.discard(name)
             after = {key: device["health"] for key, device in resource.devices.items()}
             changed = {key: after.get(key) for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-            self.journal.write("list", name, stream=stream, healthy=len(resource.healthy),
+            self.journal.write("list", name, stream=stream, sent=len(devices), healthy=len(resource.healthy),
                                total=len(resource.healthy) + len(resource.unhealthy), changed=changed)
         self.save()
 

@@ -37,7 +37,7 @@ class Client:
         self.channel = grpc.insecure_channel(f"unix://{path}", options=[
             ("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1),
         ])
-        self.options = None
+        self.connected, self.options = False, None
         self.stream = None  # open ListAndWatch call
 
     def method(self, name, request, response, stream=False):
@@ -59,6 +59,7 @@ class Client:
             grpc.channel_ready_future(self.channel).result(timeout=seconds)
         except grpc.FutureTimeoutError as error:
             raise Failure("failed to dial device plugin: context deadline exceeded") from error
+        self.connected = True
         try:
             self.options = self.call("GetDevicePluginOptions", api.EMPTY, api.OPTIONS, {})
         except Failure as error:
@@ -104,6 +105,11 @@ class Client:
         stream = self.stream
         if stream is not None:
             stream.cancel()
+
+    def disconnect(self):
+        """Close the connection, if there is one: a client that is being dialled knows of none yet, and goes on (source)."""
+        if self.connected:
+            self.channel.close()
 
     def close(self):
         self.channel.close()

@@ -38,9 +38,10 @@ def new_pod(manifest):
     containers = []
     for kind, entries in (("init", spec.get("initContainers", [])), ("app", spec["containers"])):
         for entry in entries:
+            limits = entry.get("resources", {}).get("limits", {})
             containers.append({
                 "name": entry["name"], "kind": "sidecar" if kind == "init" and entry.get("restartPolicy") == "Always" else kind,
-                "requests": {name: int(count) for name, count in entry.get("resources", {}).get("limits", {}).items() if "/" in name},
+                "requests": {name: int(count) for name, count in limits.items() if "/" in name and int(count)},
                 "env": {variable["name"]: variable.get("value", "") for variable in entry.get("env", [])},
                 "devices": {}, "responses": {}, "given": None, "state": "waiting",
             })
@@ -54,7 +55,7 @@ def key_of(pod):
 
 def held(pods, name):
     """Ids of one resource that pods have; those of an init container too, as long as its pod lives (source)."""
-    return {device for pod in pods if pod["phase"] not in ENDED for each in pod["containers"] for device in each["devices"].get(name, [])}
+    return {device for pod in pods for each in pod["containers"] for device in each["devices"].get(name, [])}
 
 
 def wanted(pod, name):
@@ -147,13 +148,9 @@ class Pods:
                 resource = self.devices.registered(name)
                 if resource is None:
                     continue
-                have, again = set(each["devices"].get(name, [])), reusable.get(name, set())
-                if have:
-                    available, again = have, set()
-                else:
-                    available = resource.healthy - held(self.pods.values(), name)
+                available = resource.healthy - held(self.pods.values(), name)
                 numa = {device: resource.numa(device) for device in resource.devices}
-                found.append(topology.hints(self.host_nodes, numa, available, again, count))
+                found.append(topology.hints(self.host_nodes, numa, available, reusable.get(name, set()), count))
         mask, admitted = topology.merge(self.policy, self.host_nodes, found)
         if not admitted:
             raise AdmissionError("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
@@ -170,12 +167,10 @@ class Pods:
                 return client and client.preferred(choose.shuffled(available), choose.shuffled(must_include), size)
 
             try:
-                ids = choose.ids_for(name, resource, count, held=set(each["devices"].get(name, [])), reusable=reusable.get(name, set()),
-                                     in_use=in_use, mask=mask, ask=ask)
-                if ids is not None:
-                    response = self.client(name).allocate(choose.shuffled(ids))
-                    with self.lock:
-                        each["devices"][name], each["responses"][name] = sorted(ids), response
+                ids = choose.ids_for(name, resource, count, reusable=reusable.get(name, set()), in_use=in_use, mask=mask, ask=ask)
+                response = self.client(name).allocate(choose.shuffled(ids))
+                with self.lock:
+                    each["devices"][name], each["responses"][name] = sorted(ids), response
             except (choose.Refused, Failure) as error:
                 raise AdmissionError("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected") from error
 

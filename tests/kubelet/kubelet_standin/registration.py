@@ -57,10 +57,6 @@ class Registration:
             raise Failure(f'requested API version "{asked}" is not supported by kubelet. Supported version is ["{VERSION}"]')
         if not valid_name(name):
             raise Failure(f'the ResourceName "{name}" is invalid')
-        refusal = self.rough.before_dial()
-        if refusal:
-            raise Failure(refusal)
-
         def note(method):
             self.calls[name].append(method)
             self.counts[name][method] += 1
@@ -68,6 +64,7 @@ class Registration:
         client = Client(os.path.join(self.folder, request["endpoint"]), note)
         self.clients[name] = client
         try:
+            self.rough.before_dial()
             client.dial(self.dial_seconds)
         except Failure:
             # By name: an older client that still runs is forgotten with it, and nobody will see its end (source).
@@ -93,10 +90,11 @@ class Registration:
         self.log(f"{name}: ListAndWatch ended: {why}")
         self.open[name].remove(client)
         # The client to disconnect is looked up by the resource's name. When the plugin registered again before this stream ended, that is
-        # the new client: its connection is closed, and the plugin has to register once more (source).
+        # the new client: its connection is closed, and the plugin has to register once more. When it was just being dialled, it lives, but
+        # nobody will see its end (source).
         newest = self.clients.pop(name, None)
         if newest is not None:
-            newest.close()
+            newest.disconnect()
             self.devices.disconnect(name)
         self.devices.journal.write("end", name, stream=number, why=why)
 
@@ -155,12 +153,17 @@ def serve(registration, inode=None):
     inode: number that the socket should have, where the file system can.
     """
     clean(registration.folder)
-    server = grpc.server(futures.ThreadPoolExecutor(16))
+    path = os.path.join(registration.folder, "kubelet.sock")
     register = unary(registration.register, api.REGISTER, api.EMPTY)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{VERSION}.Registration", {"Register": register}),))
-    kept = hold_inode(registration.folder, inode) if inode else []
-    server.add_insecure_port(f"unix://{registration.folder}/kubelet.sock")
-    for path in kept:
-        os.unlink(path)
+    for last in (False, False, False, True):  # another process may have been quicker to take the number
+        server = grpc.server(futures.ThreadPoolExecutor(16))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{VERSION}.Registration", {"Register": register}),))
+        kept = hold_inode(registration.folder, inode) if inode else []
+        server.add_insecure_port(f"unix://{path}")
+        for name in kept:
+            os.unlink(name)
+        if last or inode in (None, os.lstat(path).st_ino):
+            break
+        server.stop(None)
     server.start()
     return server

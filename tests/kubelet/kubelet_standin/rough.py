@@ -3,6 +3,8 @@
 
 import time
 
+from .plugin import Failure
+
 DEFAULTS = {
     "list": 1.0,  # 0: a plugin is registered, but its ListAndWatch is never called
     "dial_delay": 0.0,  # seconds that Register waits before it dials the plugin
@@ -22,6 +24,6 @@ class Rough:
             self.values[name] = float(value)
 
     def before_dial(self):
-        """Text with which to refuse a registration, or None."""
         time.sleep(self.values["dial_delay"])
-        return "refused on purpose" if self.values["refuse"] else None
+        if self.values["refuse"]:
+            raise Failure("refused on purpose")

@@ -20,8 +20,6 @@ def hints(host_nodes, numa, available, reusable, request):
     """
     if not any(numa.values()):
         return None
-    if len(available | reusable) < request:
-        return []
     smallest, found = len(host_nodes), []
     for mask in masks(host_nodes):
         if sum(1 for nodes in numa.values() if mask & set(nodes)) >= request:

@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from agent_rig import until
+from kubelet_standin import registration
 from odd_plugin import NAME, device
 
 # The restart of kubelet.
@@ -80,13 +82,36 @@ def test_a_reboot_ends_every_pod_that_has_devices(odd):
 
 def test_the_new_socket_can_have_the_old_inode(odd):
     rig, _plugin = odd
-    before = os.stat(rig.plugins / "kubelet.sock")
-    rig.restart(same_inode=True)
-    after = os.stat(rig.plugins / "kubelet.sock")
-    if "has another inode" in rig.text():
+    for _unused in range(5):  # another process may have been quicker to take the number
+        before = os.stat(rig.plugins / "kubelet.sock")
+        rig.restart(same_inode=True)
+        after = os.stat(rig.plugins / "kubelet.sock")
+        assert before.st_ctime_ns != after.st_ctime_ns
+        if before.st_ino == after.st_ino:
+            break
+    else:
         pytest.skip("this file system does not give an inode number away twice")
-    assert before.st_ino == after.st_ino
     assert [name for name in os.listdir(rig.plugins) if name.startswith(".")] == []
+
+
+def test_an_inode_number_is_kept_for_the_socket(tmp_path):
+    names = [tmp_path / name for name in ("a", "b", "c")]
+    for _unused in range(5):
+        for name in names:
+            name.touch()
+        wanted = names[-1].stat().st_ino
+        for name in names:
+            name.unlink()
+        kept = registration.hold_inode(tmp_path, wanted, tries=16)
+        names[0].touch()
+        found = names[0].stat().st_ino
+        for path in [*kept, names[0]]:
+            os.unlink(path)
+        if found == wanted:
+            break
+    else:
+        pytest.skip("this file system does not give an inode number away twice")
+    assert len(kept) < 16
 
 
 def test_the_folder_is_replaced(odd):
@@ -120,6 +145,26 @@ def test_a_kill_is_no_end_of_its_plugins(odd):
 
 
 # Rough handling.
+
+
+def test_a_stream_that_ends_while_its_successor_is_dialled(odd):
+    """Kubelet forgets the successor, lets it be, and does not notice when that ends (source)."""
+    rig, plugin = odd
+    plugin.register()
+    rig.serving(3, 3)
+    rig.ask("rough", dial_delay=1)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(plugin.register)
+        until(lambda: len(rig.ask("registrations")) == 2)
+        plugin.end(1)
+        rig.serving(0, 3)
+        second.result(20)
+    rig.serving(3, 3)
+    plugin.end(2)
+    until(lambda: len(rig.ask("history", kind="end")) == 2)
+    assert rig.numbers() == (3, 3)
+    plugin.register()
+    rig.serving(3, 3)
 
 
 def test_kubelet_ends_the_stream(odd):

@@ -174,6 +174,7 @@ def test_a_plugin_that_is_killed_and_comes_back(odd):
     plugin.serve()
     plugin.register()
     rig.serving(3, 3)
+    assert rig.allocate(2, "next")["phase"] == "Running"
 
 
 def test_an_empty_list(odd):
@@ -262,6 +263,7 @@ def test_history_and_counts(odd):
         (second,) = waiting.result(20)
     (first,) = rig.ask("history", kind="list")[:-1]
     assert first["changed"] == {"a": "Healthy", "b": "Healthy", "c": "Healthy"} and (first["healthy"], first["total"]) == (3, 3)
+    assert (first["sent"], second["sent"]) == (3, 2)
     assert second["changed"] == {"b": "Unhealthy", "c": None} and (second["healthy"], second["total"]) == (1, 2)
     assert begun < second["time"] < time.monotonic()
     assert rig.ask("history", kind="list", after=second["n"], seconds=0.1) == []
