@@ -250,7 +250,10 @@ def test_a_chip_that_crashes_three_times_in_a_row_is_asked_alone(driver, node):
     node.now += RETRY
     for _unused in range(3):
         assert chips(driver.ask("health")) == [0, 1, 2, 3]
-    assert len(node.children) == count + 2 and len(node.alive()) == 2  # it keeps its own
+    assert len(node.children) == count + 2 and len(node.alive()) == 2  # it keeps its own for a while
+    for _unused in range(20):
+        assert chips(driver.ask("health")) == [0, 1, 2, 3]
+    assert len(node.children) == count + 2 and len(node.alive()) == 1  # and is asked with the others again
 
 
 def test_crashes_are_counted_in_a_row_only(driver, node):

@@ -17,6 +17,7 @@ from ._hardware._dcmi_client import library_faults
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
 DIE_SECONDS = 0.5  # for a process that was killed
 CRASHES = 3  # in a row, after which a chip is asked in a process of its own
+WELL = 20  # answers in a row, after which it is asked with the others again: each process takes memory
 
 # A place is (card id, device id), as the driver counts; with None for the device a card that does not tell how many chips it has.
 # records: {place: what the driver said}. asked: {place: monotonic time}. hung: {place: seconds}. errors: {place: text}.
@@ -81,7 +82,7 @@ class Apart:
         self.place, self.worker, self.since = place, worker, since
         self.asked = since  # when the query that is under way now began
         self.killed = False
-        self.crashes = False  # stays apart for that
+        self.crashes, self.well = False, 0  # apart for that; how often in a row it has answered since
         self.error, self.retry = "", float("-inf")  # when a new process may be tried
 
 
@@ -278,12 +279,17 @@ class Driver:
             self.collect(one.worker, command, records, asked, only=[one.place])
         except Late:
             one.since = one.asked = one.worker.since
-            one.killed, self.new_hang = False, True
+            one.killed, self.new_hang, one.well = False, True, 0
         except (Died, DcmiError) as error:
             if one.worker is not None:
                 self.drop(one.worker)
-            one.worker, one.retry = None, self.clock() + self.settings.stuck_retry
+            one.worker, one.retry, one.well = None, self.clock() + self.settings.stuck_retry, 0
             one.error = errors[one.place] = str(error)
+        else:
+            one.well += 1
+            if one.well == WELL:
+                self.drop(one.worker)
+                del self.apart[one.place]
 
     def tend(self):
         """See to the captives. Seconds until that is due again, None: not by time alone."""
