@@ -16,6 +16,9 @@ STREAM_SECONDS = 5.0  # kubelet opens ListAndWatch within milliseconds of Regist
 # The first is there for kubelet, which cleans up after a stream by the resource's name (its source): what registers again before that
 # is cleaned up as well.
 RETRY_SECONDS = (0.2, 0.2, 0.5, 1.0, 2.0, 5.0)
+# For an agent whose socket was taken over to end its stream. If that happened while kubelet dials us, kubelet would forget us and never see
+# our own end (its source).
+HANDOVER_SECONDS = 0.3
 SETTLE_SECONDS = 1.0  # until kubelet has cleaned up after a stream
 STEADY_SECONDS = 5.0  # a registration that ends sooner counts as a failure
 TAKEN_OVER_POLL = 2.0
@@ -87,7 +90,10 @@ class Session:
             return
         plugin = self.plugin = Plugin(self.board, self.settings, self.log, self.counters, self.wake.set)
         try:
+            before_us = alive(self.path)
             await plugin.open(self.path)
+            if before_us:
+                await asyncio.sleep(HANDOVER_SECONDS)
             await self.register(plugin)
             cause = await self.hold(plugin, before)
             if self.registered:
