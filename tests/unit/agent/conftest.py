@@ -9,6 +9,7 @@ from pathlib import Path
 import agent_rig as rigs
 import delivery_rig
 import pytest
+import simulated_world
 from kubelet_rig import kubelet, kubelet_rig, odd  # noqa: F401  fixtures
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
@@ -36,6 +37,20 @@ def rig(tmp_path_factory, package, library):
     made = rigs.Rig(tmp_path_factory.mktemp("node"), package, library)
     yield made
     made.close()
+
+
+@pytest.fixture
+def world(tmp_path, library, package, monkeypatch):
+    made = []
+
+    def make(*arguments, **more):
+        made.append(simulated_world.World(tmp_path, library, *arguments, **more))
+        monkeypatch.setenv("NPU_SIM_STATE", str(made[-1].state))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.fixture

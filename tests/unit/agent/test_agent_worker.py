@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """driver.py with real processes that ask the simulated library, which hangs, crashes and tells events."""
 
-import os
 import time
 from types import SimpleNamespace
 
 import pytest
 from agent_rig import npu_sim, until
+from simulated_world import driver_processes
 
 
 @pytest.fixture
@@ -28,21 +28,6 @@ class Real:
     def take(self):
         self.told += self.driver.take_events()
 
-    def pids(self):
-        """Of all processes that this one has started for the driver and that are alive."""
-        found = set()
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/children") as stream:
-                found |= {int(word) for word in stream.read().split()}
-        return {pid for pid in found if self.command(pid).endswith("libdcmi.so")}
-
-    def command(self, pid):
-        try:
-            with open(f"/proc/{pid}/cmdline") as stream:
-                return stream.read().rstrip("\0")
-        except OSError:
-            return ""
-
 
 @pytest.fixture
 def real(rig, agent, monkeypatch):
@@ -55,7 +40,7 @@ def real(rig, agent, monkeypatch):
     yield make
     for one in made:
         one.driver.close()
-        assert one.pids() == set()
+        assert driver_processes() == set()
 
 
 def phy_ids(answer):
@@ -65,18 +50,18 @@ def phy_ids(answer):
 def test_hang_and_return(real, rig):
     one = real()
     assert phy_ids(one.driver.ask("health")) == list(range(8))
-    (worker,) = one.pids()
+    (worker,) = driver_processes()
     rig.change("chips.3.dcmi", {"get_device_health": "hang"})
     assert phy_ids(one.driver.ask("health")) == [0, 1, 2, 4, 5, 6, 7]
-    pids = one.pids()
+    pids = driver_processes()
     assert len(pids) == 2 and worker in pids
     for _unused in range(100):
         assert phy_ids(one.driver.ask("health")) == [0, 1, 2, 4, 5, 6, 7]
-    assert one.pids() == pids
+    assert driver_processes() == pids
     rig.change("chips.3.dcmi", {})
     until(lambda: one.driver.wait(1) or one.driver.back, what="the chip's return")
     assert phy_ids(one.driver.ask("health")) == list(range(8))
-    assert one.pids() == pids - {worker}
+    assert driver_processes() == pids - {worker}
 
 
 def test_a_captive_is_replaced(real, rig):
@@ -85,11 +70,11 @@ def test_a_captive_is_replaced(real, rig):
     one.driver.ask("health")
     first = one.driver.apart[3, 0].worker.child.pid
     until(lambda: one.driver.wait(1) or one.driver.apart[3, 0].worker.child.pid != first, what="a new captive")
-    until(lambda: len(one.pids()) == 2, what="the captive and the worker")  # a process has no command line in its first moment
-    assert first not in one.pids()
+    until(lambda: len(driver_processes()) == 2, what="the captive and the worker")  # a process has no command line in its first moment
+    assert first not in driver_processes()
     rig.change("chips.3.dcmi", {})
     until(lambda: one.driver.wait(1) or one.driver.back, what="the chip's return")
-    assert phy_ids(one.driver.ask("health")) == list(range(8)) and len(one.pids()) == 1
+    assert phy_ids(one.driver.ask("health")) == list(range(8)) and len(driver_processes()) == 1
 
 
 def test_crash(real, rig):
@@ -107,7 +92,7 @@ def test_list_that_hangs(real, rig, agent):
     for _unused in range(2):
         with pytest.raises(agent.DcmiError, match="'health' in time"):
             one.driver.ask("health")
-        assert one.pids() == set()
+        assert driver_processes() == set()
     rig.change("behaviour.dcmi", "ok")
     assert phy_ids(one.driver.ask("health")) == list(range(8))
 
@@ -139,13 +124,13 @@ def test_a_library_that_others_may_write_to_is_not_loaded(real, rig, agent):
             one.driver.ask("health")
     finally:
         rig.library.chmod(0o644)
-    assert caught.value.code == "dcmi_library_unsafe" and one.pids() == set()
+    assert caught.value.code == "dcmi_library_unsafe" and driver_processes() == set()
 
 
 def test_the_worker_is_small(real):
     """RSS with the library loaded; 8.7 MB of it are a Python without anything. A bound for what got out of hand, not a measure."""
     one = real()
     one.driver.ask("health")
-    with open(f"/proc/{next(iter(one.pids()))}/status") as stream:
+    with open(f"/proc/{next(iter(driver_processes()))}/status") as stream:
         size = next(int(line.split()[1]) for line in stream if line.startswith("VmRSS"))
     assert size < 14000

@@ -29,12 +29,6 @@ class Sight(namedtuple("Sight", "present chips problems complete events", defaul
 
     __slots__ = ()
 
-    @property
-    def family(self):
-        """Of all chips, None when they have several. Only until its last users group chips by their own family."""
-        families = {chip["family"] for chip in self.chips if chip.get("family")}
-        return families.pop() if len(families) == 1 else None
-
 
 class Told:
     """What the driver has told already, for the detector, which would ask a client."""
@@ -142,7 +136,7 @@ class Looker:
         """What is known now."""
         hung, excuses = self.driver.hung(), {where: {"error": text} for where, text in self.states.errors.items()}
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
-        chips, problems = [], [error["message"] for error in self.found["query"]["errors"]]
+        chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
         complete, numbers, unused = self.found["query"]["ok"], {}, set(excuses)
         told = {record["pci_address"] for record in self.identities.values()}
         for known in self.found["chips"]:
@@ -153,8 +147,10 @@ class Looker:
             excuse = excuses[matching[0]] if matching else None
             if known["card_id"] is None and known["pci_address"] in told:
                 continue  # the driver told of it and does not now: gone, for whoever remembers it
-            if known["phy_id"] is None or known["family"] is None:
-                error = known["error"] or {"message": "the driver does not know it"}
+            if known["card_id"] is None:
+                silent.append(f"{name} is left out: the driver does not know it")
+            elif known["phy_id"] is None or known["family"] is None:
+                error = known["error"] or {"message": "the driver does not tell its number"}
                 problems.append(f"{name} is left out: {excuse['error'] if excuse else error['message']}")
                 complete = complete and not excuse
             elif self.settings.family not in ("auto", known["family"]) or (where not in self.states.records and not excuse):
@@ -164,6 +160,7 @@ class Looker:
             else:
                 numbers[known["phy_id"]] = name
                 chips.append(self.record(known, excuse))
+        problems += [] if unused else silent  # they may be of the cards that follow
         problems += [f"card {where[0]} is left out: {excuses[where]['error']}" for where in sorted(unused, key=str)]
         return Sight(self.found["present"], chips, problems, complete and not unused, self.events())
 
