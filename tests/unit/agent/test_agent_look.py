@@ -105,6 +105,18 @@ def test_health_is_asked_anew_and_a_chip_that_goes_is_gone(world):
     assert column(looker.look(), "phy_id") == [0, 1, 2, 3]
 
 
+def test_a_chip_keeps_its_identity_when_it_cannot_be_read_again(world):
+    one = world("a2", chips=3)
+    looker = one.looker()
+    before = looker.look().chips[1]
+    names = ("get_device_logic_id", "get_device_pcie_info_v2", "get_device_chip_info_v2", "get_device_die_v2", "get_device_elabel_info")
+    one.set({"chips.1.dcmi": dict.fromkeys(names, -8006)})
+    looker.found_at = float("-inf")  # the time for another detection has come
+    after = looker.look().chips[1]
+    keys = ("phy_id", "pci_address", "name", "family", "vdie", "serial", "health_code")
+    assert {key: after[key] for key in keys} == {key: before[key] for key in keys} and "-8006" in after["error"]
+
+
 def test_a_function_that_the_driver_never_told_of_is_a_problem(world):
     one = world("a2", chips=3)
     one.set({"chips.1.present": False}, show=False)

@@ -103,11 +103,14 @@ class Looker:
         """Who the chips are. Ids come first: they are known then even where the rest hangs."""
         self.identified = self.signals.count if self.signals is not None else 0
         listed, answer = self.driver.ask("list"), self.driver.ask("chips")
-        self.identities.update(answer.records)
+        for where, record in answer.records.items():
+            known = self.identities.get(where, {}) if record["error"] else {}
+            # What could not be read this time is what it was: a chip must not lose its name because the board is slow.
+            self.identities[where] = {key: known.get(key) if value is None else value for key, value in record.items()}
         silent = [where for where in {**listed.records, **answer.hung, **answer.errors} if where not in answer.records]
         cards = [where[0] for where in silent if where[1] is None]
         silent += [where for where in self.identities if where[0] in cards and where[1] is not None and where not in silent]
-        chips = list(answer.records.values())
+        chips = [self.identities[where] for where in answer.records]
         for where in [where for where in silent if where[1] is not None]:
             chips.append({**blank(where), **self.identities.get(where, {}), **listed.records.get(where, {}), "error": None})
         found = self.detect(Told(open=self.driver.version, chips=chips, health=[]))
