@@ -43,7 +43,7 @@ class Kubelet:
         self.registration = Registration(self.devices, options.plugins, self.rough, log, options.dial_seconds)
         self.servers = [registration.serve(self.registration, inode), PodResources(self.devices, self.pods).serve(options.pod_resources)]
         if inode and os.lstat(self.socket).st_ino != inode:
-            log("kubelet.sock has another inode: this file system does not give a number away twice")
+            log("kubelet.sock has another inode: another process was quicker, or this file system does not give a number away twice")
         kept = os.path.join(os.path.dirname(options.plugins), "standin-join.json")
         self.status = node.NodeStatus(self.devices, options.node, options.status_seconds, kept, log)
         self.status.start()

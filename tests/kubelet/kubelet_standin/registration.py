@@ -153,17 +153,12 @@ def serve(registration, inode=None):
     inode: number that the socket should have, where the file system can.
     """
     clean(registration.folder)
-    path = os.path.join(registration.folder, "kubelet.sock")
     register = unary(registration.register, api.REGISTER, api.EMPTY)
-    for last in (False, False, False, True):  # another process may have been quicker to take the number
-        server = grpc.server(futures.ThreadPoolExecutor(16))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{VERSION}.Registration", {"Register": register}),))
-        kept = hold_inode(registration.folder, inode) if inode else []
-        server.add_insecure_port(f"unix://{path}")
-        for name in kept:
-            os.unlink(name)
-        if last or inode in (None, os.lstat(path).st_ino):
-            break
-        server.stop(None)
+    server = grpc.server(futures.ThreadPoolExecutor(16))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{VERSION}.Registration", {"Register": register}),))
+    kept = hold_inode(registration.folder, inode) if inode else []
+    server.add_insecure_port(f"unix://{registration.folder}/kubelet.sock")
+    for name in kept:
+        os.unlink(name)
     server.start()
     return server

@@ -118,6 +118,16 @@ def test_kubelet_dials_late(rig):
     settled(rig)
 
 
+def test_kubelet_restarts_while_it_dials(rig):
+    rig.kubelet()
+    rig.ask("rough", dial_delay=60)
+    agent = rig.agent()
+    until(lambda: rig.ask("registrations"))
+    again(rig)
+    settled(rig)
+    assert agent.report()["ready"]
+
+
 # Streams.
 
 
