@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 LANES ?= molecule system crash nodes unit sanity pythons lint collection docs
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help prepare demo demo-down test test-all crash-sweep unit lint bench-site bench-agent test-shared clean
+.PHONY: help prepare demo demo-down test test-all crash-sweep unit lint bench-site bench-agent soak test-shared clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -42,9 +42,13 @@ lint: prepare-python
 bench-site: prepare
 	@$(PYTHON) tests/benchmarks/site.py
 
-## make bench-agent  time to register, Allocate latency beside an empty handler, memory
+## make bench-agent  the device plugin's times, memory and processor, beside those of others
 bench-agent: prepare
 	@$(PYTHON) tests/benchmarks/agent.py
+
+## make soak         100 restarts of kubelet, 100 of the device plugin, 1,000 faults of the hardware; SOAK="--seed N" for one order again
+soak: prepare
+	@$(PYTHON) tests/soak/soak.py $(SOAK)
 
 ## make test-shared SHARED=DIR   parsers over a folder of real command output
 test-shared: prepare-python

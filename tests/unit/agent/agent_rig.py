@@ -34,6 +34,19 @@ def until(check, seconds=60.0, what=None):
         time.sleep(0.02)
 
 
+def prepare(folder):
+    """The agent's package and the simulator in a folder, for programs outside pytest: `package`, `simulator/payload/driver/libdcmi.so`."""
+    place = Path(folder) / "collections/ansible_collections/npu"
+    place.mkdir(parents=True)
+    (place / "fleet").symlink_to(REPO)
+    sys.path.insert(0, str(Path(folder) / "collections"))
+    from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
+
+    _agent_archive.write_sources(Path(folder) / "package")
+    build = [sys.executable, str(REPO / "tests/simulator/build.py"), "--out", str(Path(folder) / "simulator")]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+
+
 class Process:
     def __init__(self, argv, log, env=None, output=None):
         """`output`: a descriptor for standard output, instead of the log."""
@@ -94,7 +107,7 @@ class Agent(Process):
 class Rig:
     """AGENT_PYTHON: another interpreter for the agent, one that has grpcio, protobuf and PyYAML."""
 
-    def __init__(self, folder, package, library, chips=8, *, python=None, other=0):
+    def __init__(self, folder, package, library, chips=8, *, python=None, other=0, product="a2"):
         """`other` of the chips, the last ones, are 310P."""
         self.folder, self.package, self.library = Path(folder), package, library
         self.python = python or os.environ.get("AGENT_PYTHON") or sys.executable
@@ -108,14 +121,14 @@ class Rig:
         (self.sys / "bus/pci/devices").mkdir()
         for node in (0, 1):
             (self.sys / f"devices/system/node/node{node}").mkdir(parents=True)
-        state = npu_sim.initial("a2", chips)
+        state = npu_sim.initial(product, chips)
         state["kernel"].update(driver_loaded=True, driver_version="25.5.0")
         for chip in state["chips"][chips - other:]:
             chip.update(name="310P3", aicore_count=8)
         npu_sim.personalise(state, "rig")
         npu_sim.save(state, self.state)
         for chip in state["chips"]:
-            self.add_function(chip["pci_address"], chip["numa_node"], {"910B3": "0xd802", "310P3": "0xd500"}[chip["name"]])
+            self.add_function(chip["pci_address"], chip["numa_node"], {"310P3": "0xd500"}.get(chip["name"], state["pci"]["device"]))
         for name in [*MANAGERS, *(f"davinci{chip['phy_id']}" for chip in state["chips"])]:
             (self.dev / name).touch()
 
@@ -136,6 +149,10 @@ class Rig:
             place = place[part]
         place[last] = value
         npu_sim.save(state, self.state)
+
+    def put(self, pairs):
+        """The same for several, as one change."""
+        npu_sim.set_values(pairs, self.state)
 
     def chips(self):
         return npu_sim.load(self.state)["chips"]

@@ -73,7 +73,7 @@ def serve(settings, levels, source):
     eyes = Eyes(settings, log)
     eyes.start()
     # asyncio does without it on Pythons that were built so, and nothing here speaks TLS: 4.5 MB of memory.
-    sys.modules["ssl"] = None
+    sys.modules["ssl"] = None  # type: ignore[assignment]
     from . import serve as service  # noqa: PLC0415  the driver is asked while gRPC loads
 
     if service.serve(settings, levels, eyes, log, source):

@@ -54,6 +54,15 @@ class Service:
         self.log.flush()
         self.judged()
 
+    def notifier(self, loop):
+        def notify():
+            try:
+                loop.call_soon_threadsafe(self.take)
+            except RuntimeError:
+                pass  # the loop is closed: the service has ended meanwhile
+
+        return notify
+
     def review(self):
         self.node.review(asyncio.get_running_loop().time())
         self.judged()
@@ -88,6 +97,7 @@ class Service:
     # --- life
 
     def stop(self):
+        self.execute = False
         if not self.stopping.is_set():
             guard = threading.Timer(LIMIT_SECONDS, self.give_up)
             guard.daemon = True
@@ -100,6 +110,8 @@ class Service:
 
     def reload(self):
         """Read the configuration again. A faulty one changes nothing."""
+        if self.stopping.is_set():
+            return
         self.counters["reloads"] += 1
         try:
             settings, levels = self.source.load()
@@ -113,8 +125,8 @@ class Service:
         told = {key: list(values) for key, values in changed.items()}
         if not reload.in_place(changed):
             self.log("configuration changed, starting anew", changed=told)
-            self.execute = True
             self.stop()
+            self.execute = True
             return
         vars(self.settings).update(vars(settings))  # in place: everybody holds the same object
         self.log.set_level(settings.log_level)
@@ -131,7 +143,7 @@ class Service:
         if self.source.asked:
             self.reload()
         self.folder.look()
-        self.eyes.notify = lambda: loop.call_soon_threadsafe(self.take)
+        self.eyes.notify = self.notifier(loop)
         self.take()
         self.tasks.append(asyncio.ensure_future(self.endpoint.start()))
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.

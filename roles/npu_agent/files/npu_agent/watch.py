@@ -13,6 +13,7 @@ import asyncio
 import errno
 import os
 import stat
+from typing import Any, Optional
 
 from .inotify import CREATE, DELETE, DELETE_SELF, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
 
@@ -73,7 +74,9 @@ class Folder:
     def __init__(self, path, log, inotify=Inotify):
         self.path, self.log, self.open = path, log, inotify
         self.listeners = set()
-        self.inotify = self.trouble = self.timer = None
+        self.inotify: Any = None
+        self.timer: Any = None
+        self.trouble: Optional[str] = None
         self.watches = {}  # watch: (folder, names that matter there; None: all)
 
     def look(self):
