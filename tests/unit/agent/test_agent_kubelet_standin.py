@@ -5,6 +5,7 @@ tests/kubelet/README.md says which row of the measurements is shown by which tes
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -282,3 +283,14 @@ def test_it_has_nothing_of_the_agent():
     for path in (REPO / "tests/kubelet/kubelet_standin").glob("*.py"):
         text = path.read_text()
         assert "npu_agent" not in text and "ansible_collections" not in text and "google.protobuf" not in text
+
+
+def test_the_list_of_rules_names_tests_that_exist():
+    found, here = 0, Path(__file__).parent
+    for line in (REPO / "tests/kubelet/README.md").read_text().splitlines():
+        for subject, names in re.findall(r"(standin|restart|pods|podresources|topology): ((?:`\w+`(?:, )?)+)", line):
+            text = (here / f"test_agent_kubelet_{subject}.py").read_text()
+            for name in re.findall(r"\w+", names):
+                found += 1
+                assert f"def test_{name}(" in text, f"{subject}: {name}"
+    assert found > 60
