@@ -105,6 +105,16 @@ def test_health_is_asked_anew_and_a_chip_that_goes_is_gone(world):
     assert column(looker.look(), "phy_id") == [0, 1, 2, 3]
 
 
+def test_a_chip_that_comes_is_seen_by_the_next_look(world):
+    """Also when nothing but the driver tells of it."""
+    one = world("a2", chips=4)
+    one.set({"chips.2.present": False}, show=False)
+    looker = one.looker()
+    assert column(looker.look(), "phy_id") == [0, 1, 3]
+    one.set({"chips.2.present": True}, show=False)
+    assert column(looker.look(), "phy_id") == [0, 1, 2, 3]
+
+
 def test_a_chip_keeps_its_identity_when_it_cannot_be_read_again(world):
     one = world("a2", chips=3)
     looker = one.looker()
