@@ -54,7 +54,7 @@ WHOLE_UNIT_NEEDS = ("grpcio", "hypothesis", "jmespath", "kubernetes", "pytest", 
 # The agent's oldest Python with the oldest protobuf (before generated code changed; what distributions with it have).
 AGENT_PYTHON = "3.9"
 OLDEST_PROTOBUF = "protobuf==3.20.3"
-AGENT_TESTS = ("tests/unit/agent/test_agent_allocate.py", "tests/unit/agent/test_agent_serve.py")
+AGENT_TESTS = tuple(f"tests/unit/agent/test_agent_{name}.py" for name in ("allocate", "serve", "life"))
 AGENT_TESTS_SHORT = ("tests/unit/agent/test_agent_allocate.py",)
 
 

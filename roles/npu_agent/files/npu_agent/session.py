@@ -23,6 +23,7 @@ SETTLE_SECONDS = 1.0  # until kubelet has cleaned up after a stream
 STEADY_SECONDS = 5.0  # a registration that ends sooner counts as a failure
 TAKEN_OVER_POLL = 2.0
 KNOCK_SECONDS, KNOCKS, SLOW_KNOCK_SECONDS = 0.05, 20, 0.5
+VENDOR = "huawei.com"
 NAME_ROOM = 24  # of a resource's name in a socket's
 
 # States, as /readyz tells them.
@@ -32,9 +33,9 @@ STARTING, NO_NPU, DRIVER, KUBELET, REGISTERING, SERVING, STANDBY = (
 
 
 def endpoint_of(resource):
-    """Name of the socket for a resource. Two long names that begin alike get different ones."""
-    name = resource.rsplit("/", 1)[1]
-    if len(name) > NAME_ROOM:
+    """Name of the socket for a resource. Two resources of other domains, or with long names that begin alike, get different ones."""
+    domain, _slash, name = resource.partition("/")
+    if domain != VENDOR or len(name) > NAME_ROOM:
         name = f"{name[:NAME_ROOM - 9]}-{zlib.crc32(resource.encode()):08x}"
     return f"npu-agent-{name}.sock"
 

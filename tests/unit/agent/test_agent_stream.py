@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""When kubelet is told a new list, and how a session names and retries. No process, no gRPC call; pauses are either none or endless."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+ENDLESS = 1000.0
+
+
+@pytest.fixture
+def plugin(package, monkeypatch):
+    import npu_agent.plugin
+
+    monkeypatch.setattr(npu_agent.plugin, "GOOD_PAUSE", ENDLESS)
+    monkeypatch.setattr(npu_agent.plugin, "BAD_PAUSE", 0.0)
+    return npu_agent.plugin
+
+
+class Board:
+    def __init__(self, **healthy):
+        self.version, self.waiters = 0, set()
+        self.set(**healthy)
+
+    def set(self, **healthy):
+        self.units = {name: SimpleNamespace(healthy=value) for name, value in healthy.items()}
+        self.version += 1
+        self.payload = b"%d" % self.version
+        for waiter in self.waiters:
+            waiter.set()
+
+
+def told(plugin, board, *changes):
+    """The payloads that go out after the first list, for these changes of the board, one after the other."""
+
+    async def run():
+        stream, sent = plugin.Stream(board), []
+        board.waiters.add(stream.wake)
+        first = stream.message()
+
+        async def send():
+            while not stream.over:
+                await stream.due()
+                if not stream.over:
+                    sent.append(stream.message())
+
+        sending = asyncio.ensure_future(send())
+        for change in changes:
+            change(board, stream)
+            for _unused in range(20):  # whoever can go on, does
+                await asyncio.sleep(0)
+        stream.end()
+        await asyncio.wait_for(sending, 10)
+        return first, sent
+
+    return asyncio.run(run())
+
+
+def state(**healthy):
+    return lambda board, _stream: board.set(**healthy)
+
+
+@pytest.mark.parametrize(("changes", "sent"), [
+    ([], []),
+    ([state(a=True, b=False)], [b"2"]),  # bad news at once
+    ([state(a=True)], [b"2"]),  # an id that is not there any more, too
+    ([state(a=True, b=True, c=True)], []),  # good news has time
+    ([state(a=True, b=True, c=True), state(a=True, b=False, c=True)], [b"3"]),  # and comes along with bad news
+    ([state(a=True, b=False), state(a=False, b=False)], [b"2", b"3"]),
+    ([state(a=True, b=False), state(a=True, b=True)], [b"2"]),
+])
+def test_bad_news_goes_out_at_once_good_news_has_time(plugin, changes, sent):
+    assert told(plugin, Board(a=True, b=True), *changes) == (b"1", sent)
+
+
+def test_what_was_good_again_before_it_could_be_told_is_no_bad_news(plugin, monkeypatch):
+    monkeypatch.setattr(plugin, "BAD_PAUSE", ENDLESS)
+    assert told(plugin, Board(a=True), state(a=False), state(a=True)) == (b"1", [])
+
+
+def test_good_news_after_its_pause(plugin, monkeypatch):
+    monkeypatch.setattr(plugin, "GOOD_PAUSE", 0.0)
+    assert told(plugin, Board(a=False), state(a=True)) == (b"1", [b"2"])
+
+
+def test_an_empty_list_does_not_wait(plugin):
+    def drain(_board, stream):
+        stream.empty = True
+        stream.wake.set()
+
+    assert told(plugin, Board(a=True), state(a=True, b=True), drain, state(a=False)) == (b"1", [b""])
+
+
+def test_names_of_sockets(package):
+    from npu_agent.config import SOCKET_NAME_ROOM
+    from npu_agent.session import endpoint_of
+
+    assert endpoint_of("huawei.com/Ascend910") == "npu-agent-Ascend910.sock"
+    long = ["huawei.com/Ascend910-10c.3cpu.16g", "huawei.com/Ascend910-10c.3cpu.16g.ndvpp", "x.example/Ascend910-10c.3cpu.16g"]
+    names = [endpoint_of(name) for name in [*long, "huawei.com/" + "y" * 63]]
+    assert len(set(names)) == 4 and all(len("/" + name) <= SOCKET_NAME_ROOM for name in names)
+
+
+def test_a_full_queue_is_somebody_who_listens(package, tmp_path):
+    import socket
+
+    from npu_agent.session import alive
+
+    path = str(tmp_path / "x")
+    assert not alive(path)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
+        listener.bind(path)
+        assert not alive(path)
+        listener.listen(0)
+        for waiting in (one, two):
+            waiting.setblocking(False)
+            try:
+                waiting.connect(path)
+            except BlockingIOError:
+                pass
+        assert alive(path)
+    assert not alive(path)
