@@ -451,7 +451,7 @@ def fill_identity(reader, record):
             field = key.replace("_", "").replace("vendor", "vender") + "id"  # the header's own spelling
             record["pci_" + key] = "%04x" % getattr(bus, field)
     die = reader.read("get_device_die_v2", DieId(), DIE_VIRTUAL)
-    if die is not None:
+    if die is not None and any(die.soc_die):  # nothing but zeros: it was never set
         record["vdie"] = "-".join("%08X" % word for word in die.soc_die)
     label = reader.read("get_device_elabel_info", ElabelInfo())
     if (label is None or text(label.serial_number) is None) and not reader.library.second:

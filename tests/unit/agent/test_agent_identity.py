@@ -142,6 +142,46 @@ def test_evidence_that_chips_share_says_nothing(names):
     assert given(table, chip(2, serial="NA"), chip(0, serial="NA")) == [2, 0]
 
 
+LAZY = {
+    "zeros": {"serial": "0000000000"}, "F": {"serial": "FFFF-FFFF"}, "maker": {"serial": "To be filled by O.E.M."},
+    "odd": {"serial": "SN12"}, "die of zeros": {"vdie": "-".join(["00000000"] * 5)}, "one die": {"vdie": "12-34"},
+    "blank": {"serial": "  ", "vdie": "N/A"},
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY)
+@pytest.mark.parametrize(("seen", "complete"), [((1,), True), ((1,), False), ((0,), True), ((1, 0), True)])
+@pytest.mark.parametrize("again", [True, False], ids=["restart", "running"])
+def test_evidence_of_several_chips_matches_none_of_them(names, lazy, seen, complete, again):
+    """Also where only one of them is there: it is not the other one."""
+    table = names()
+    assert given(table, chip(0, **lazy), chip(1, **lazy)) == [0, 1]
+    table = names() if again else table
+    assert given(table, *(chip(number, **lazy) for number in seen), complete=complete) == list(seen)
+
+
+def test_a_chip_that_hangs_does_not_lose_its_name_to_one_with_the_same_serial_number(names):
+    given(names(), chip(0, serial="SN12"), chip(1, serial="SN12"))
+    dumb = chip(0, pci_address=None, device_id=None)
+    assert given(names(), dumb, chip(1, serial="SN12"), complete=False) == [0, 1]
+
+
+def test_two_duos_with_one_serial_number(names):
+    cards = [chip(number, family="310p", serial="SN12", device_id=number % 2, pci_address=f"0000:0{number // 2}:00.0")
+             for number in range(4)]
+    table = names()
+    assert given(table, *cards) == [0, 1, 2, 3]
+    assert given(table, *cards[2:]) == given(names(), *cards[2:]) == [2, 3]
+    assert given(table, *cards) == [0, 1, 2, 3]
+
+
+def test_a_value_that_was_never_set_is_no_evidence_of_a_single_chip(names):
+    given(names(), chip(0, serial="0000000000"))
+    assert given(names(), chip(5, serial="0000000000")) == [5]
+    assert given(names(), chip(6, serial="0000000001"), chip(0, serial="0000000000")) == [6, 0]
+    assert given(names(), chip(2, serial="0000000001"), chip(0, serial="0000000000")) == [6, 0]  # a real one, though it looks alike
+
+
 def test_a_place_is_that_of_who_was_there_last(names):
     table = names()
     given(table, chip(0, "a"))

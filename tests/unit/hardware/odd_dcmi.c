@@ -134,7 +134,7 @@ int dcmi_get_device_die_v2(int card, int device, int type, struct die *die)
 {
     (void)card;
     for (int i = 0; i < 5; i++) {
-        die->soc_die[i] = 0x10 * type + device + i;
+        die->soc_die[i] = device == 1 ? 0 : 0x10 * type + device + i;
     }
     return 0;
 }

@@ -64,6 +64,7 @@ def test_chips(client_of, odd_library):
     assert (first["name"], first["npu_name"], first["aicore_count"], first["serial"]) == ("910B4", None, 20, "0000000000000001")
     assert (first["pci_address"], first["pci_device"], first["pci_sub_device"]) == ("0001:c4:1f.0", "d802", "3000")
     assert first["vdie"] == "00000010-00000011-00000012-00000013-00000014"
+    assert chips[1]["vdie"] is None and chips[1]["error"] is None  # nothing but zeros says nothing
     assert first["error"] is None
     assert chips[2]["error"]["return"] == -8012
     assert chips[2]["error"]["name"] == "NOT_READY"

@@ -3,7 +3,8 @@
 
 A chip is known again by the strongest evidence that was seen of it then and is seen now: the id of its die; the serial number of its card
 with its place on the card (the chips of a Duo have one serial number); its PCI address with that place; its physical id. What is stronger
-and differs makes it another chip: a new card in an old slot. Evidence that two chips share says nothing.
+and differs makes it another chip: a new card in an old slot. Evidence that two chips share, now or in the table, says nothing, nor does
+what makers leave in where nobody has set it.
 
 The first name of a chip is the vendor's, with its physical id. It keeps that name when its physical id changes. A new chip takes over its
 natural name from a chip that is not there any more; where that name is in use, it gets the lowest number that no name has.
@@ -25,6 +26,8 @@ SCHEMA = 1
 LIMIT = 1 << 20  # bytes; 1,024 chips need a fifth of it
 KNOWN = ("vdie", "serial", "device_id", "pci_address", "phy_id")
 NAME = re.compile(r"[A-Za-z0-9]{1,32}-(0|[1-9][0-9]{0,5})")
+# Serial numbers and die ids that were never set.
+UNSET = re.compile(r"[0\W_]*|[F\W_]*|N/?A|NONE|NULL|UNKNOWN|DEFAULT( STRING)?|NOT (SPECIFIED|AVAILABLE)|TO BE FILLED BY O\.?E\.?M\.?")
 
 
 class Identity:
@@ -44,8 +47,13 @@ class Identity:
 def evidence(known):
     """What tells a chip from others, the strongest first; None where it is not known."""
     place = known.get("device_id") or 0
-    serial, address = known.get("serial"), known.get("pci_address")
-    return known.get("vdie"), (serial, place) if serial else None, (address, place) if address else None, known.get("phy_id")
+    vdie, serial, address = known.get("vdie"), known.get("serial"), known.get("pci_address")
+    serial, address = (serial, place) if is_set(serial) else None, (address, place) if address else None
+    return vdie if is_set(vdie) else None, serial, address, known.get("phy_id")
+
+
+def is_set(text):
+    return bool(text) and not UNSET.fullmatch(text.strip().upper())
 
 
 def unshared(items):
@@ -110,11 +118,11 @@ class Names:
 
     def recognise(self, found):
         """For each record the entry that is the same chip, or None."""
-        seen = unshared([evidence(record) for record in found])
+        seen, stored = (unshared([evidence(known) for known in chips]) for chips in (found, [entry.known for entry in self.entries]))
         pairs = []
         for number, record in enumerate(found):
-            for entry in self.entries:
-                strength = same(seen[number], evidence(entry.known)) if entry.name.startswith(record["prefix"]) else None
+            for entry, known in zip(self.entries, stored):
+                strength = same(seen[number], known) if entry.name.startswith(record["prefix"]) else None
                 if strength is not None:
                     pairs.append((strength, number, entry))
         identities: list = [None] * len(found)
