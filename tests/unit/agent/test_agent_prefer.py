@@ -69,6 +69,17 @@ BETTER = [
     (BOX, range(16), [*range(7), *range(8, 15)], [*range(8), *range(10, 16)]),
     # meshes of four
     (MESH, [0, 1, 4, 5, 6, 7], [4, 5, 6], [0, 1, 4]), (MESH, range(8), [4, 5, 6, 7], [2, 3, 4, 5]),
+    # a degraded chip is better than one more ring, module, card or NUMA node
+    ({**RINGS, "ranks": {0: 1}}, [0, 1, 2, 3, 4, 5], [0, 1, 2, 3], [1, 2, 3, 4]), ({**A3, "ranks": {0: 2}}, [0, 1, 2, 4], [0, 1], [2, 4]),
+    ({**DUO, "ranks": {0: 1}}, [0, 1, 2, 4], [0, 1], [2, 4]), ({**A2, "ranks": {0: 1}}, [0, 1, 4], [0, 1], [1, 4]),
+    ({**FOURS, "ranks": {0: 1}}, [0, 1, 4], [0, 1], [1, 4]), ({**MESH, "ranks": {0: 1}}, [0, 1, 4], [0, 1], [1, 4]),
+    ({**BOX, "ranks": {8: 1}}, range(16), [*range(5), *range(8, 13)], [*range(5), *range(9, 14)]),
+    # where that is equal it comes last, whatever rests are left
+    ({**RINGS, "ranks": {0: 1}}, [0, 4, 5, 6], [4], [0]), ({**RINGS, "ranks": {0: 1}}, range(8), [4, 5, 6, 7], [0, 1, 2, 3]),
+    ({**DUO, "ranks": {0: 1}}, [0, 2, 3], [2], [0]), ({**A3, "ranks": {0: 1}}, [0, 1, 2], [1], [0]),
+    # a chip that is out of service is worse than anything
+    ({**RINGS, "ill": [0]}, [0, 1, 2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]),
+    ({**DUO, "ill": [0], "ranks": {2: 2, 4: 2}}, [0, 1, 2, 4], [2, 4], [0, 1]),
 ]
 
 
@@ -85,7 +96,8 @@ def test_degraded_chips_come_last_and_ill_ones_after_them(prefer):
     answer = [numbers(prefer.prefer(here, ids(range(8)), [], size, 1)) for size in (4, 6, 7)]
     assert answer == [[4, 5, 6, 7], [0, 3, 4, 5, 6, 7], [0, 1, 3, 4, 5, 6, 7]]
     assert numbers(prefer.prefer(here, ids([0, 1, 2]), [], 1, 1)) == [0]
-    assert numbers(prefer.prefer(here, ids([1, 2, 4]), ids([2]), 2, 1)) == [2, 4]
+    assert numbers(prefer.prefer(here, ids([1, 2, 4]), ids([2]), 2, 1)) == [1, 2]  # degraded, but on the ring of what must be in
+    assert numbers(prefer.prefer(here, ids([2, 3, 4, 5]), [], 3, 1)) == [3, 4, 5]
 
 
 @pytest.mark.parametrize(("free", "must", "size", "wanted"), [
@@ -121,9 +133,13 @@ def test_shares_lie_on_distinct_and_least_used_chips(prefer):
     assert prefer.prefer(here, free, ["c4-0"], 2, 4) == ["c4-0", "c5-0"]
     answer = prefer.prefer(here, free, [], 8, 4)
     assert len({name.split("-")[0] for name in answer}) == 8
-    assert prefer.prefer(here, ["c1-0", "c1-1", "c0-2"], [], 3, 4) == ["c1-0", "c0-2", "c1-1"]
+    assert sorted(prefer.prefer(here, ["c1-0", "c1-1", "c0-2"], [], 3, 4)) == ["c0-2", "c1-0", "c1-1"]
     worse = board(**DUO, shares=4, ranks={4: 1})
-    assert prefer.prefer(worse, ["c4-0", "c5-0", "c5-1"], [], 2, 4) == ["c5-0", "c5-1"]  # degraded is worse than shared
+    assert prefer.prefer(worse, ["c4-0", "c5-0", "c5-1"], [], 2, 4) == ["c4-0", "c5-0"]  # two chips, of which one is degraded
+    assert prefer.prefer(worse, ["c4-0", "c4-1", "c5-0", "c5-1"], [], 3, 4)[2:] == ["c5-1"]
+    assert prefer.prefer(worse, ["c4-0", "c5-0"], [], 1, 4) == ["c5-0"]
+    ill = board(**DUO, shares=4, ill=[4])
+    assert prefer.prefer(ill, ["c4-0", "c5-0", "c5-1"], [], 2, 4) == ["c5-0", "c5-1"]
 
 
 def test_1600_shares(prefer):

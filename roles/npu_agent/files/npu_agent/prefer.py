@@ -2,20 +2,24 @@
 """Which chips of those that are free fit a request best: the cheapest choice there is, by `cost`.
 
 A cost is a tuple, the most important part first:
-  ranks       degraded chips come last, and those that are out of service after them;
+  service     chips that are out of service, which kubelet's older list still has: only where nothing else is left;
   repeats     several shares of one request lie on distinct chips;
+  touched     HCCS rings, modules, cards, NUMA nodes that the request spreads over: a job runs at the speed of its links;
+  ranks       then degraded chips come last;
   use         the shares that these chips have given out already (what kubelet does not offer is in use);
-  ...         what RULES says for the family, about groups of chips: HCCS rings, cards, NUMA nodes.
+  ...         what else RULES says for the family: which rests are left in those groups.
 
-Why the answer is the cheapest: the first three parts are sums over chips, and each further share of one chip costs more than the one
-before. So one takes the cheapest shares, and only among those that cost the same is there a choice, of at most one share a chip. The
-other parts are sums over groups, and groups lie in groups; so the cheapest way to take n of a group's chips follows from the cheapest
-ways to take some of each of its parts. What is cheapest for each n is built up from the inside (a knapsack over a tree).
+Why the answer is the cheapest: the first two parts are sums over chips, and each further share of one chip costs more than the one
+before. So one takes the cheapest shares, and only among those that cost the same is there a choice. Where those are further shares of
+chips that are in it already, no group notices, and again the cheapest are taken. Where they are first shares, each chip is taken or
+not: ranks and use are sums over the chips that are taken, the other parts sums over groups, and groups lie in groups; inside an
+innermost group chips differ in rank and use only, so the cheapest n of them are taken, and the cheapest way to take n of a larger
+group follows from the cheapest ways to take some of each of its parts. What is cheapest for each n is built up from the inside (a
+knapsack over a tree).
 """
 
 from collections import namedtuple
 
-OUT_OF_SERVICE = 1 << 16  # on top of a chip's rank: kubelet's list may be older than ours
 PART_BITS = 32
 
 # Where chips sit. By physical ids and cards: names stay when chips are numbered anew.
@@ -50,12 +54,14 @@ MEASURES = {
     "rest": lambda free, taken: free - taken if taken else 0,
 }
 
-# nest: names of KEYS, a group of each lies in one of the name before. parts: (name of the nest, measure), the most important first.
-Rule = namedtuple("Rule", "nest parts")
+# nest: names of KEYS, a group of each lies in one of the name before. touched, rest: (name of the nest, measure), the most important first.
+Rule = namedtuple("Rule", "nest touched rest")
 
 
-def rule(nest, *parts):
-    return Rule(tuple(nest.split()), tuple(tuple(part.split()) for part in parts))
+def rule(nest, *words):
+    parts = [tuple(word.split()) for word in words]
+    touched = tuple(part for part in parts if part[1] == "touched")
+    return Rule(tuple(nest.split()), touched, tuple(part for part in parts if part not in touched))
 
 
 _NUMA = ("numa split", "numa apart", "numa rest")
@@ -83,10 +89,6 @@ def rule_of(board, size):
     return RULES[board.family]
 
 
-def rank(chip):
-    return chip.rank + (0 if chip.healthy else OUT_OF_SERVICE)
-
-
 def prefer(board, available, must_include, size, shares):
     """`size` ids (kubelet's, as in board.units), those of `must_include` first; all there are when they are fewer. Unknown ones are left
     out. The order of what is given has no influence."""
@@ -111,38 +113,49 @@ def further(board, open_ids, taken, need, shares):
     """The ids of `need` chips to take a share of, beside those that are taken; a chip may be there several times."""
     if need <= 0:
         return []
-    prices = []
+    prices, used = [], {}
     for name, ids in open_ids.items():
-        chip, have = board.chips[name], taken.get(name, 0)
-        used = shares - have - len(ids)
-        prices += [((rank(chip), int(number > 0), used + number), name) for number in range(have, have + min(len(ids), need))]
+        have = taken.get(name, 0)
+        used[name] = shares - have - len(ids)
+        out = int(not board.chips[name].healthy)
+        prices += [((out, int(number > 0)), name, number) for number in range(have, have + min(len(ids), need))]
     prices.sort(key=lambda item: item[0])
     if need >= len(prices):
-        return [name for _price, name in prices]
+        return [name for _price, name, _number in prices]
     limit = prices[need][0]
-    sure = [name for price, name in prices if price < limit]
-    tied = [name for price, name in prices if price == limit]
-    if limit[1]:  # chips that are in it already: no choice that a group would notice
-        return sure + order(tied)[:need - len(sure)]
+    sure = [name for price, name, _number in prices if price < limit]
+    tied = [(name, number) for price, name, number in prices if price == limit]
+    if limit[1]:
+        tied.sort(key=lambda item: (board.chips[item[0]].rank, used[item[0]] + item[1], len(item[0]), item[0]))
+        return sure + [name for name, _number in tied[:need - len(sure)]]
     free = [board.chips[name] for name in {*open_ids, *taken}]
     rules = rule_of(board, sum(taken.values()) + need)
-    return sure + choose(rules, free, {*taken, *sure}, set(tied), need - len(sure))
+    open_chips = {name: (board.chips[name].rank, used[name]) for name, _number in tied}
+    return sure + choose(rules, free, {*taken, *sure}, open_chips, need - len(sure))
 
 
 def choose(rules, free, inside, tied, need):
-    """The `need` chip ids of `tied` that make the cheapest choice together with `inside`. free: the chips that count as free."""
+    """The `need` chip ids of `tied` that make the cheapest choice together with `inside`. free: the chips that count as free.
+    tied: {chip id: (rank, shares that are given out)}."""
     free = sorted(free, key=lambda chip: (chip.phy_id, chip.id))
     place = {chip.id: number for number, chip in enumerate(free)}
     levels = {name: number for number, name in enumerate(rules.nest)}
+    # A cost is one number, each part in bits of its own: touched, rank, use, rest.
+    shifts = [PART_BITS * number for number in reversed(range(len(rules.touched) + 2 + len(rules.rest)))]
+    rank_shift, use_shift = shifts[len(rules.touched):len(rules.touched) + 2]
+    del shifts[len(rules.touched):len(rules.touched) + 2]
     prices = [[] for _name in rules.nest]
-    for number, (name, measure) in enumerate(rules.parts):
-        prices[levels[name]].append((PART_BITS * (len(rules.parts) - number), MEASURES[measure]))
+    for shift, (name, measure) in zip(shifts, rules.touched + rules.rest):
+        prices[levels[name]].append((shift, MEASURES[measure]))
 
     def ways(chips, depth):
         """[(cost, places in `free`)]: the cheapest way to take 0, 1, 2 … of the tied chips among these."""
         if depth == len(rules.nest):
-            places = [place[chip.id] for chip in chips if chip.id in tied]
-            return [(0, tuple(places[:number])) for number in range(min(len(places), need) + 1)]
+            own = sorted((*tied[chip.id], place[chip.id]) for chip in chips if chip.id in tied)[:need]
+            table = [(0, ())]
+            for rank, use, number in own:
+                table.append((table[-1][0] + (rank << rank_shift) + (use << use_shift), (*table[-1][1], number)))
+            return table
         table = [(0, ())]
         for group in parts(chips, rules.nest[depth]):
             count, base = len(group), sum(chip.id in inside for chip in group)
@@ -182,17 +195,21 @@ def cost(board, available, chosen, shares):
         taken[board.units[name].id] = taken.get(board.units[name].id, 0) + 1
     for name in {*available, *chosen}:
         free[board.units[name].id] = free.get(board.units[name].id, 0) + 1
-    found = [
-        sum(rank(board.chips[name]) * count for name, count in taken.items()),
-        sum(count - 1 for count in taken.values()),
-        sum(shares - free[name] + number for name, count in taken.items() for number in range(count)),
-    ]
     rules = rule_of(board, len(chosen))
-    for name, measure in rules.parts:
-        depth = rules.nest.index(name) + 1
-        groups = {}
-        for chip in (board.chips[name] for name in free):
-            path = tuple(KEYS[word](chip) for word in rules.nest[:depth])
-            groups.setdefault(path, []).append(chip.id in taken)
-        found.append(sum(MEASURES[measure](len(group), sum(group)) for group in groups.values()))
-    return tuple(found)
+
+    def groups(parts):
+        for name, measure in parts:
+            depth, found = rules.nest.index(name) + 1, {}
+            for chip in (board.chips[name] for name in free):
+                path = tuple(KEYS[word](chip) for word in rules.nest[:depth])
+                found.setdefault(path, []).append(chip.id in taken)
+            yield sum(MEASURES[measure](len(group), sum(group)) for group in found.values())
+
+    return (
+        sum(count for name, count in taken.items() if not board.chips[name].healthy),
+        sum(count - 1 for count in taken.values()),
+        *groups(rules.touched),
+        sum(board.chips[name].rank * count for name, count in taken.items()),
+        sum(shares - free[name] + number for name, count in taken.items() for number in range(count)),
+        *groups(rules.rest),
+    )
