@@ -318,7 +318,7 @@ class Library:
             return [((number, 0), None) for number in found[: min(count.value, MAX_CARDS)]]
         name = "dcmi_get_card_list" if self.has("dcmi_get_card_list") else "dcmi_get_card_num_list"
         self.call(name, ctypes.byref(count), found, MAX_CARDS)
-        candidates = []
+        candidates: list = []
         for card_id in found[: min(count.value, MAX_CARDS)]:
             if tour.passes(card_id, None):
                 continue
@@ -633,7 +633,7 @@ def main(path):
         request = requests.pop(0)
         if request is None:
             os._exit(0)  # no orderly end: threads of the driver's may be about
-        reply = {"id": None}
+        reply: dict = {"id": None}
         if isinstance(request, Exception):
             reply["error"] = {"code": "dcmi_request", "message": "the request is not one JSON object: %s" % request}
         elif not server.ending:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 from . import _dcmi
 
@@ -59,14 +60,18 @@ class Child:
         code = b""
         argv = list(argv or [])
         if not argv:
-            code = marshal.dumps(_dcmi.__spec__.loader.get_code(_dcmi.__name__))
+            loader: Any = _dcmi.__spec__.loader
+            code = marshal.dumps(loader.get_code(_dcmi.__name__))
             argv = [sys.executable, "-I", "-S", "-c", BOOTSTRAP, str(len(code))]
-        self.noise, self._noise, self._buffer, self.ended = None, b"", b"", False
-        self.noise, write_end = os.pipe()
+        self._noise, self._buffer, self.ended = b"", b"", False
+        try:
+            self.noise, write_end = os.pipe()
+        except OSError as error:
+            raise DcmiError("the DCMI child cannot be started: %s" % error, "dcmi_child_died") from None
         os.set_blocking(self.noise, False)
         os.set_blocking(write_end, False)  # the library's own chatter must never block the child: what does not fit is lost
         try:
-            self.process = subprocess.Popen(  # pylint: disable=ansible-bad-function
+            self.process: Any = subprocess.Popen(  # pylint: disable=ansible-bad-function
                 argv + [library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=write_end, bufsize=0,
                 env=environment, start_new_session=True, cwd="/",
             )
@@ -75,9 +80,15 @@ class Child:
             raise DcmiError("the DCMI child cannot be started: %s" % error, "dcmi_child_died") from None
         finally:
             os.close(write_end)
-        self.pid, self.output = self.process.pid, self.process.stdout.fileno()
+        stdout: Any = self.process.stdout
+        self.pid, self.output = self.process.pid, stdout.fileno()
         os.set_blocking(self.output, False)
-        self._write(code, "start")
+        try:
+            self._write(code, "start")
+        except DcmiError:
+            self.kill()
+            self.close()
+            raise
 
     def send(self, request):
         """request: a dict with cmd; DcmiError when nobody takes it."""
@@ -153,8 +164,8 @@ class Child:
 
     def close(self):
         """Let go of its channels; a child that is alive sees that and ends."""
-        for end in (self.process.stdin, self.process.stdout):
-            end.close()
-        if self.noise is not None:
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+            self.process.stdout.close()
             os.close(self.noise)
-            self.noise = None
+            self.output = self.noise = -1  # their numbers may be somebody else's from now on

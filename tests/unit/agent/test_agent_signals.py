@@ -210,7 +210,7 @@ def test_eyes_end_in_the_middle_of_a_query(world, agent):
     until(driver_processes, what="the worker")
     eyes.stop()
     eyes.join(20)
-    assert not eyes.is_alive() and eyes.inbox.empty()
+    assert not eyes.is_alive() and eyes.inbox.empty() and driver_processes() == set()
 
 
 def test_a_fault_of_ours_does_not_look_like_a_node_without_chips(world, agent, monkeypatch):

@@ -41,6 +41,7 @@ class Worker:
         self.fault: Optional[DcmiError] = None
         self.command, self.number = "start", 0
         self.place, self.since = None, clock()  # what it is at, and since when
+        self.dropped = False  # nobody waits for it; it was killed, and perhaps is not gone yet
         watch.add(child.output, self.take)
 
     def take(self):
@@ -62,7 +63,7 @@ class Worker:
         self.place, self.since = None, self.clock()
         self.child.send({"id": self.number, "cmd": command, "progress": True, **more})
 
-    def stop(self, seconds=DIE_SECONDS):
+    def stop(self, seconds):
         """Kill it. True when it is gone: not always, see above."""
         self.child.kill()
         if not self.child.reap(seconds):
@@ -99,7 +100,7 @@ class Driver:
         self.worker: Optional[Worker] = None
         self.stuck: Optional[Worker] = None  # hangs where no chip is named, and does not die
         self.apart: dict = {}
-        self.dying: list = []  # killed, not gone yet
+        self.workers: set = set()  # all that are not gone
         self.crashes: Any = Counter()  # (command, place): how often in a row
         self.events, self.back, self.new_hang = [], False, False
         self.subscribe, self.unsubscribed = True, "not subscribed yet"
@@ -145,7 +146,7 @@ class Driver:
             self.drop(self.worker)
             self.worker = None
         if self.worker is None:
-            if self.stuck is not None and not self.stuck.stop():
+            if self.stuck is not None and not self.end(self.stuck):
                 seconds = self.clock() - self.stuck.since
                 raise DcmiError(f"process {self.stuck.child.pid} hangs in the driver for {seconds:.0f} s and cannot be killed; "
                                 f"it was asked for {self.stuck.command!r}", "dcmi_timeout", command=self.stuck.command)
@@ -161,7 +162,7 @@ class Driver:
             except (Late, Died) as error:
                 # Never again: without events there are still looks, and without a worker there is nothing.
                 self.subscribe, self.unsubscribed = False, f"subscribing failed: {error}"
-                if not worker.stop():
+                if not self.end(worker):
                     self.stuck = worker
                 return self.begin()
         return worker
@@ -170,12 +171,21 @@ class Driver:
         unsafe = library_faults(self.library)
         if unsafe:
             raise DcmiError(f"{self.library} is not loaded: {'; '.join(unsafe)}", "dcmi_library_unsafe")
-        return Worker(self.start(self.library, self.settings.install_path), self.watch, self.clock, tell)
+        worker = Worker(self.start(self.library, self.settings.install_path), self.watch, self.clock, tell)
+        self.workers.add(worker)
+        return worker
+
+    def end(self, worker, seconds=DIE_SECONDS):
+        """True when it is gone."""
+        if not worker.stop(seconds):
+            return False
+        self.workers.discard(worker)
+        return True
 
     def drop(self, worker):
         """Let go of a worker that nobody waits for."""
-        if not worker.stop():
-            self.dying.append(worker)
+        worker.dropped = True
+        self.end(worker)
 
     def open(self):
         """A new worker whose library has started."""
@@ -195,7 +205,7 @@ class Driver:
     def give_up(self, worker, command):
         """It hangs where no chip is to blame: nothing can be asked."""
         heard = worker.child.heard()
-        if not worker.stop():
+        if not self.end(worker):
             self.stuck = worker
         raise DcmiError(f"DCMI did not answer {command!r} in time; its process was killed{heard}", "dcmi_timeout", command=command)
 
@@ -227,8 +237,8 @@ class Driver:
                 # A library that refused to start does not recover inside the same process (dcmi_init is for once).
                 self.worker = None if worker is self.worker else self.worker
                 self.drop(worker)
-                error = dict(message["error"])
-                raise DcmiError(error.pop("message"), error.pop("code"), command=command, **error)
+                told = dict(message["error"])
+                raise DcmiError(told.pop("message"), told.pop("code"), command=command, **told)
             else:
                 return message["result"]
 
@@ -293,7 +303,8 @@ class Driver:
 
     def tend(self):
         """See to the captives. Seconds until that is due again, None: not by time alone."""
-        self.dying = [worker for worker in self.dying if not worker.stop(0)]
+        for worker in [worker for worker in self.workers if worker.dropped]:
+            self.end(worker, 0)
         now, due = self.clock(), []
         for one in list(self.apart.values()):
             if one.since is None:
@@ -347,15 +358,13 @@ class Driver:
 
     def close(self):
         """End all processes. One that sleeps in the kernel ends when the driver lets go of it."""
-        workers = [self.worker, self.stuck, *self.dying, *(one.worker for one in self.apart.values())]
-        workers = [worker for worker in workers if worker is not None]
-        for worker in workers:
+        for worker in self.workers:
             worker.child.kill()
-        for worker in workers:
-            if not worker.stop():
+        for worker in list(self.workers):
+            if not self.end(worker):
                 self.watch.remove(worker.child.output)
                 worker.child.close()
-        self.worker, self.stuck, self.dying, self.apart = None, None, [], {}
+        self.worker, self.stuck, self.apart, self.workers = None, None, {}, set()
 
     def take_events(self):
         taken, self.events[:] = self.events[:], []

@@ -10,6 +10,7 @@ import re
 import select
 import socket
 import time
+from typing import Any
 
 from .inotify import ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
 
@@ -88,7 +89,9 @@ class Signals:
     def __init__(self, watch, dev_root, log, clock=time.monotonic, inotify=Inotify):
         self.watch, self.dev_root, self.log, self.clock, self.open = watch, dev_root, log, clock, inotify
         self.count, self.trouble = 0, None
-        self.inotify = self.netlink = self.names = None
+        self.inotify: Any = None
+        self.netlink: Any = None
+        self.names: set = set()
         self.due = None  # when the folder must be looked at without inotify
         self.uevents()
         self.follow()
