@@ -126,6 +126,14 @@ def test_one_allocate_for_each_container(ready):
     assert pod["containers"]["none"]["devices"] == {} and pod["containers"]["none"]["state"] == "running"
 
 
+def test_a_container_that_fails_gives_back_what_the_one_before_it_got(ready):
+    rig, plugin = ready
+    with pytest.raises(ValueError, match="Requested: 3, Available: 2"):
+        rig.create("two", [("one", {NAME: 1}, {}), ("two", {NAME: 3}, {})])
+    assert len(plugin.called("Allocate")) == 1
+    assert rig.allocate(3, "next")["phase"] == "Running"
+
+
 def test_devices_of_an_init_container_are_used_again(ready):
     rig, plugin = ready
     pod = rig.create("both", [("main", {NAME: 2}, {})], init=[("init", {NAME: 2}, {})])

@@ -259,7 +259,8 @@ def test_history_and_counts(odd):
     rig.serving(3, 3)
     begun = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.ask, "history", kind="list", resource=NAME, after=rig.ask("history")[-1]["n"], seconds=20)
+        waiting = pool.submit(rig.ask, "history", kind="list", resource=NAME, after=rig.ask("history")[-1]["n"], seconds=60)
+        time.sleep(0.3)  # so that it does wait
         plugin.push(device("a"), device("b", "Unhealthy"))
         (second,) = waiting.result(20)
     (first,) = rig.ask("history", kind="list")[:-1]
