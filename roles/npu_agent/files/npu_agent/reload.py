@@ -19,13 +19,15 @@ LIVE = (
 
 
 class Source:
-    """Where the configuration comes from. `asked`: it was to be read again before there was a service to do so.
+    """Where the configuration comes from. `asked`: it was to be read again before there was a service to do so. `inherited`: process ids
+    of the image before that nobody else will take when they end.
 
-    Made before the first load; it also undoes what execute() did to the signal.
+    Made first of all: before there are processes of our own, and to undo what execute() did to the signal.
     """
 
     def __init__(self, file):
         self.file, self.asked = file, False
+        self.inherited = inherited()
         self.inherited = inherited()  # before this image has children of its own: they are not ours to reap behind their owners' backs
         signal.signal(signal.SIGHUP, self.ask)
 

@@ -50,7 +50,7 @@ class Service:
                 self.counters["looks_failed"] += 1
             self.counters["fault_events"] += len(sight.events)
             self.node.update(sight, when)
-        reload.reap(self.inherited)
+        reload.reap(self.source.inherited)
         self.log.flush()
         self.judged()
 
