@@ -28,7 +28,6 @@ class Source:
     def __init__(self, file):
         self.file, self.asked = file, False
         self.inherited = inherited()
-        self.inherited = inherited()  # before this image has children of its own: they are not ours to reap behind their owners' backs
         signal.signal(signal.SIGHUP, self.ask)
 
     def ask(self, *_unused):

@@ -36,7 +36,6 @@ class Service:
         self.timer = None
         self.looked_at = None  # monotonic time of the last look at which the driver told of all chips
         self.faults = []  # of a configuration that was refused
-        self.inherited = source.inherited
 
     # --- the chips
 
