@@ -11,6 +11,7 @@ import delivery_rig
 import pytest
 import simulated_world
 from kubelet_rig import kubelet, kubelet_rig, odd  # noqa: F401  fixtures
+from names_rig import names  # noqa: F401  fixture
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What kubelet is told of a node: which resources, which ids, which of them may take work."""
 
+import os
 import threading
 from types import SimpleNamespace
 
@@ -22,9 +23,12 @@ def agent(package):
 
 @pytest.fixture
 def make(agent, tmp_path):
-    """A Node; its log is in `events`, a payload is the repr of what kubelet would get."""
+    """A Node, after the one before; its log is in `events`, a payload is the repr of what kubelet would get."""
+    nodes = []
 
     def node(**settings):
+        if nodes:
+            nodes[-1].names.close()
         values = {**MEMORY, "resource_name": "", "shares": 1, "state_dir": "", "dev_root": str(tmp_path), "sysfs_root": str(tmp_path)}
         events = []
         made = agent.node.Node(
@@ -32,6 +36,7 @@ def make(agent, tmp_path):
             lambda units: repr([(name, chip.healthy, chip.numa_node) for name, chip in units]).encode(), agent.faults.load(),
         )
         made.events = events
+        nodes.append(made)
         return made
 
     return node
@@ -305,7 +310,7 @@ def test_names_stay_with_the_hardware(agent, make, tmp_path):
     folder = tmp_path / "state"
     node = make(state_dir=str(folder))
     node.update(sight(agent, record(0), record(1, 3)), 0)
-    node.names.writer.join(10)
+    node.names.file.writer.join(10)
     later = make(state_dir=str(folder))
     later.update(sight(agent, record(1, vdie="die0"), record(0, 3, vdie="die1")), 0)  # the driver has numbered them anew
     units = later.boards[A2].units
@@ -334,7 +339,7 @@ def test_a_chip_that_tells_late_who_it_is_has_one_name(agent, make, tmp_path):
     folder = tmp_path / "state"
     node = make(state_dir=str(folder))
     node.update(sight(agent, record(0), record(1)), 0)
-    node.names.writer.join(10)
+    node.names.file.writer.join(10)
     later = make(state_dir=str(folder))
     dumb = record(1, None, vdie=None, pci_address=None, device_id=None, hung=10.0, error="hangs")
     later.update(sight(agent, record(0, vdie="die1", pci_address="0000:01:00.0"), dumb, complete=False), 0)
@@ -345,15 +350,35 @@ def test_a_chip_that_tells_late_who_it_is_has_one_name(agent, make, tmp_path):
     assert sorted(entry.name for entry in later.names.entries) == ["Ascend910-0", "Ascend910-1"]
 
 
-def test_slow_disk_holds_nothing_up(agent, make, tmp_path, monkeypatch):
-    import npu_agent.identity
+def test_an_agent_that_stood_by_goes_by_the_names_of_the_other(agent, make, tmp_path):
+    folder = tmp_path / "state"
+    node, nodes = make(state_dir=str(folder), recovery_seconds=1000.0), sight(agent, record(0), record(1, 3), record(2))
+    node.update(nodes, 0)
+    node.names.file.writer.join(10)
+    node.update(sight(agent, record(0), record(1), complete=False), 1)
+    node.stand_by(True, 1)
+    text = (folder / "names.json").read_text()
+    (folder / "names.json").write_text(text.replace("Ascend910-0", "Ascend910-9"))
+    node.update(sight(agent, record(0), record(1), complete=False), 2)
+    assert "Ascend910-9" in (folder / "names.json").read_text() and "Ascend910-0" in node.boards[A2].units
+    node.stand_by(False, 3)
+    assert state(node.boards[A2]) == {"Ascend910-1": False, "Ascend910-2": True, "Ascend910-9": True}  # the hold-down of 1 goes on
 
+
+def test_a_table_that_cannot_be_kept_is_a_problem_of_the_node(agent, make, tmp_path):
+    (tmp_path / "names.json").write_text('{"schema": 2, "names": {}}')
+    node = make(state_dir=str(tmp_path))
+    node.update(sight(agent, record(0)), 0)
+    assert len(node.problems) == 1 and "a newer npu-agent has written it" in node.problems[0]
+
+
+def test_slow_disk_holds_nothing_up(agent, make, tmp_path, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(npu_agent.identity.os, "fsync", lambda _descriptor: release.wait(60))
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: release.wait(60))
     node = make(state_dir=str(tmp_path / "state"))
     node.update(sight(agent, record(0)), 0)
     try:
-        assert node.boards[A2].count() == (1, 1) and node.names.writer.is_alive()
+        assert node.boards[A2].count() == (1, 1) and node.names.file.writer.is_alive()
     finally:
         release.set()
-        node.names.writer.join(60)
+        node.names.file.writer.join(60)

@@ -242,6 +242,12 @@ def test_the_one_that_stands_by_takes_over(pair):
     new = rig.agent(name="new")
     new.await_state("serving")
     old.await_state("standby")
+    # The names are the new one's meanwhile, and the old one goes on with those.
+    table = rig.folder / "state/names.json"
+    rig.put({"chips.0.phy_id": 7, "chips.7.phy_id": 0})
+    os.utime(rig.dev / "davinci0")  # the driver has made its nodes anew
+    until(lambda: json.loads(table.read_text())["names"]["Ascend910-0"]["phy_id"] == 7, what="the number of a chip in the table")
+    until(lambda: not any("another agent keeps" in reason for reason in new.report()["reasons"]), what="a table that is the new one's")
     new.stop()
     old.await_state("serving")
     serving(rig)

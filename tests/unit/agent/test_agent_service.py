@@ -352,12 +352,12 @@ def test_unit_keeps_out_of_the_known_traps():
 
 
 def test_the_units_folder_is_the_agents(package):
-    from npu_agent import config, identity
+    from npu_agent import config, names_file
 
     text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
     folder = f"/var/lib/{text.split('StateDirectory=')[1].splitlines()[0]}"
     assert folder == config.SETTINGS["state_dir"][0] == _agent_service.STATE_FOLDER
-    assert _agent_service.STATE_FILE == identity.FILE and "StateDirectoryMode=0700" in text
+    assert _agent_service.STATE_FILE == names_file.FILE and "StateDirectoryMode=0700" in text
 
 
 def test_unit_opens_the_cdi_folder_and_no_other():

@@ -18,8 +18,7 @@ FACTS = (
 def look(settings, levels):
     """(Sight, Node) of now. Some of what the driver tells comes with the second look."""
     looker = Looker(settings)
-    node = Node(settings, lambda *_words, **_fields: None, lambda _units: b"", levels)
-    node.names.path = None  # names are looked up, not kept: the service may be doing that
+    node = Node(settings, lambda *_words, **_fields: None, lambda _units: b"", levels, read_only=True)
     try:
         for _unused in range(2):
             sight = looker.look()

@@ -10,35 +10,32 @@ The first name of a chip is the vendor's, with its physical id. It keeps that na
 natural name from a chip that is not there any more; where that name is in use, it gets the lowest number that no name has.
 """
 
-import json
-import os
 import re
-import threading
 from collections import Counter
-from typing import Any
+from typing import Any, Optional
 
 from ._hardware._families import FAMILIES, device_id
-from .files import replace
-from .log import Once
+from .names_file import KNOWN, NamesFile, render
 
-FILE = "names.json"
-SCHEMA = 1
-LIMIT = 1 << 20  # bytes; 1,024 chips need a fifth of it
-KNOWN = ("vdie", "serial", "device_id", "pci_address", "phy_id")
-NAME = re.compile(r"[A-Za-z0-9]{1,32}-(0|[1-9][0-9]{0,5})")
 # Serial numbers and die ids that were never set.
 UNSET = re.compile(r"[0\W_]*|[F\W_]*|N/?A|NONE|NULL|UNKNOWN|DEFAULT( STRING)?|NOT (SPECIFIED|AVAILABLE)|TO BE FILLED BY O\.?E\.?M\.?")
 
 
 class Identity:
-    """One chip: its name, what is known of it, and a key that no other chip has while this process lives."""
+    """One chip: its name, what is known of it, and a key that no other chip has while this process lives.
+
+    given: (physical id, form) under which its name was given to pods last, None: never, or no pod has it. slices: those that the driver
+    told last, None: it never did.
+    """
 
     count = 0
 
-    def __init__(self, name, known):
+    def __init__(self, name, known, given=None, slices=None):
         Identity.count += 1
         self.key = f"{name}/{Identity.count}"
         self.name, self.known = name, known
+        self.given: Optional[tuple] = given
+        self.slices: Optional[list] = slices
 
     def __repr__(self):
         return f"Identity({self.key}, {self.known})"
@@ -73,16 +70,46 @@ def same(one, other):
 class Names:
     """The table of names, and its file in `folder` ("": none)."""
 
-    def __init__(self, folder, log):
-        self.path: Any = os.path.join(folder, FILE) if folder else None  # None: nothing is kept
-        self.log, self.say = log, Once(log)
+    def __init__(self, folder, log, read_only=False):
+        self.log = log
+        self.file: Any = NamesFile(folder, log, read_only) if folder else None
         self.entries: list = []
         self.last: Any = None
-        self.kept, self.writer = "", None
-        if self.path is None:
+        if self.file is None:
             log("names of chips are not kept", "warning", cause="`state_dir` is empty: after a renumbering chips get other names")
-        else:
-            self.load()
+        self.refresh()
+
+    @property
+    def trouble(self):
+        """Why names are not kept, though they should be."""
+        return self.file.trouble if self.file is not None else ""
+
+    def refresh(self):
+        """Take over what the file says, where it has to be read."""
+        found = self.file.read() if self.file is not None and self.file.due else None
+        if found is None:
+            return
+        mine = {entry.name: entry for entry in self.entries}
+        self.entries, self.last = [], None
+        for name, (known, given, slices) in found.items():
+            entry = Identity(name, known, given, slices)
+            if name in mine and same(evidence(mine[name].known), evidence(known)) is not None:
+                entry.key = mine[name].key  # the same chip: what is remembered of its health stays
+            elif name in mine:
+                entry.given = mine[name].given or given  # another one had this name, and pods may have got that one
+            self.entries.append(entry)
+
+    def save(self):
+        if self.file is not None:
+            self.file.save(render([(entry.name, entry.known, entry.given, entry.slices) for entry in self.entries]))
+
+    def stand_by(self, idle):
+        if self.file is not None:
+            self.file.stand_by(idle)
+
+    def close(self):
+        if self.file is not None:
+            self.file.close()
 
     # --- names
 
@@ -91,6 +118,7 @@ class Names:
 
         records: dicts with KNOWN and `family`. complete: a chip that is not among them is not there, so its name may be taken over.
         """
+        self.refresh()
         found = [{**{key: record.get(key) for key in KNOWN}, "prefix": FAMILIES[record["family"]]["device_prefix"]} for record in records]
         if self.last is None or self.last[0] != found:
             self.last = found, self.settle(found, [record["family"] for record in records], complete)
@@ -107,11 +135,12 @@ class Names:
             name = natural[number]
             if self.taken(name, present, complete):
                 name = self.lowest(found[number]["prefix"])
-            for entry in self.entries:
-                if entry.name == name:
-                    self.log("name taken over", id=name, before=entry.known, now=bare(found[number]))
-            self.entries = [entry for entry in self.entries if entry.name != name]
+            before = next((entry for entry in self.entries if entry.name == name), None)
             identities[number] = Identity(name, bare(found[number]))
+            if before is not None:
+                self.log("name taken over", id=name, before=before.known, now=bare(found[number]))
+                self.entries.remove(before)
+                identities[number].given = before.given  # pods know names, not hardware
             self.entries.append(identities[number])
         self.learn(identities, found)
         return identities
@@ -152,80 +181,8 @@ class Names:
                     entry.known["pci_address"] = None
                 if phy_id in [place[1] for place in places]:
                     entry.known["phy_id"] = None
-        self.entries = [entry for entry in self.entries if any(item is not None for item in evidence(entry.known))]
-
-    # --- the file
-
-    def load(self):
-        try:
-            with open(self.path, encoding="utf-8") as stream:
-                text = stream.read(LIMIT + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except (OSError, UnicodeDecodeError) as error:
-            self.put_aside(str(error))
-            return
-        try:
-            self.entries = parse(text)
-            self.kept = text
-        except (ValueError, RecursionError) as error:
-            self.put_aside(str(error))
-
-    def put_aside(self, cause):
-        """Neither trusted nor lost."""
-        aside = next(path for path in (f"{self.path}.broken{'' if number == 0 else number}" for number in range(1000))
-                     if not os.path.lexists(path))
-        try:
-            os.rename(self.path, aside)
-            self.log("names of chips are started anew", "error", cause=f"{self.path} cannot be used: {cause}; it is now {aside}")
-        except OSError as error:
-            self.log("names of chips are not kept", "error", cause=f"{self.path} cannot be used: {cause}; nor moved away: {error}")
-            self.path = None
-
-    def save(self):
-        """Off the caller's thread: a disk that is busy must not hold up the service. What did not come through is tried again."""
-        if self.path is None or (self.writer is not None and self.writer.is_alive()):
-            return
-        text = render(self.entries)
-        if text != self.kept:
-            self.writer = threading.Thread(target=self.write, args=(text,), name="names", daemon=True)
-            self.writer.start()
-
-    def write(self, text):
-        try:
-            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-            replace(self.path, text, 0o600)
-        except OSError as error:
-            self.say("names of chips are not kept", "warning", cause=f"{self.path} cannot be written: {error.strerror}; after a "
-                     "renumbering chips get other names")
-            return
-        self.kept = text
-        self.say.over()
+        self.entries = [entry for entry in self.entries if entry.given or any(item is not None for item in evidence(entry.known))]
 
 
 def bare(found):
     return {key: found[key] for key in KNOWN}
-
-
-def render(entries):
-    names = {entry.name: entry.known for entry in sorted(entries, key=lambda entry: entry.name)}
-    return json.dumps({"schema": SCHEMA, "names": names}, indent=1) + "\n"
-
-
-def parse(text):
-    """[Identity] of a file's text. ValueError says what is wrong with it."""
-    if len(text) > LIMIT:
-        raise ValueError("it is too long")
-    top = json.loads(text)
-    if not isinstance(top, dict) or top.get("schema") != SCHEMA or not isinstance(top.get("names"), dict):
-        raise ValueError(f"it is no table of names with schema {SCHEMA}")
-    entries = []
-    for name, known in top["names"].items():
-        if not NAME.fullmatch(name) or not isinstance(known, dict) or set(known) != set(KNOWN):
-            raise ValueError(f"the entry {name[:40]!r} is none of ours")
-        for key, value in known.items():
-            allowed = int if key in ("device_id", "phy_id") else str
-            if value is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
-                raise ValueError(f"{key} of {name} is {str(value)[:40]!r}")
-        entries.append(Identity(name, known))
-    return entries

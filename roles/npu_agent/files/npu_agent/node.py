@@ -17,16 +17,17 @@ Seen = namedtuple("Seen", "identity record gone")
 class Node:
     """`boards` has one Board per resource; a resource that was there once stays, with an empty list if need be.
 
-    next_review: monotonic time at which time alone may change a verdict, or None.
+    next_review: monotonic time at which time alone may change a verdict, or None. read_only: names are looked up, not kept.
     """
 
-    def __init__(self, settings, log, encode, levels):
+    def __init__(self, settings, log, encode, levels, read_only=False):
         self.settings, self.log, self.encode = settings, log, encode
         self.health = health.Health(settings, levels)
-        self.names = Names(settings.state_dir, log)
+        self.names = Names(settings.state_dir, log, read_only)
         self.boards = {}
         self.present = None  # None: not looked yet
         self.problems, self.looked = [], []
+        self.sight = None  # the newest one
         self.next_review = None
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
@@ -34,9 +35,16 @@ class Node:
 
     def update(self, sight, now):
         """Take what look.py saw. The names of the resources whose list changed."""
-        self.present, self.looked = sight.present, list(sight.problems)
+        self.present, self.sight = sight.present, sight
         self.take(sight)
         return self.judge(now, sight.events)
+
+    def stand_by(self, idle, now):
+        """Another agent serves this node, or (not `idle`) it has ended, and the chips have the names that it has left."""
+        self.names.stand_by(idle)
+        if not idle and self.sight is not None:
+            self.take(self.sight)
+            self.judge(now, ())
 
     def review(self, now):
         """Judge again by what was seen last: time has passed."""
@@ -48,6 +56,7 @@ class Node:
         self.health = health.Health(settings, levels, self.health.memory)
 
     def take(self, sight):
+        self.looked = list(sight.problems)
         records, numbers = [], set()
         for record in sight.chips:
             if record["phy_id"] in numbers:
@@ -64,20 +73,22 @@ class Node:
                 slices = known.get(identity.key, {}).get("slices")
             self.seen[identity.name] = Seen(identity, dict(record, slices=slices), False)
             known.pop(identity.key, None)
+        entries = {entry.key: entry for entry in self.names.entries}
         for name, old in before.items():
-            if old.identity.key not in known:
+            key = old.identity.key
+            if key not in known:
                 continue
             # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name, or until it turns out
             # to be one that has a name already.
-            if old.identity in self.names.entries:
+            if key in entries:
                 gone = old.gone or sight.complete or old.record["phy_id"] in numbers
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
-                self.seen[name] = Seen(old.identity, missing(old.record, gone, why), gone)
+                self.seen[name] = Seen(entries[key], missing(old.record, gone, why), gone)
             else:
-                self.health.memory.pop(old.identity.key, None)
+                self.health.memory.pop(key, None)
 
     def judge(self, now, events):
-        self.problems, reviews = list(self.looked), []
+        self.problems, reviews = [*self.looked, *filter(None, [self.names.trouble])], []
         if self.short_at is None or now - self.short_at >= PRESSURE_SECONDS:
             self.short = memory_pressure(self.settings.sysfs_root, self.settings.degraded_memory, self.short)
             self.short_at = now

@@ -13,7 +13,7 @@ from . import __version__, config, reload, status
 from .log import Once
 from .node import Node
 from .plugin import encode, numa_nodes
-from .session import Session
+from .session import STANDBY, Session
 from .watch import Folder
 
 END_SECONDS = 1.4  # for the streams: `drain` and the grace of calls fit in
@@ -66,11 +66,18 @@ class Service:
         self.node.review(asyncio.get_running_loop().time())
         self.judged()
 
+    def standing_by(self, idle):
+        """Another agent serves, or this one does again: it goes by the names that the other one has left."""
+        self.node.stand_by(any(session.state == STANDBY for session in self.sessions.values()), asyncio.get_running_loop().time())
+        if not idle:
+            self.judged()
+
     def judged(self):
         """After each judgement: new resources get a session, and time is kept for the next one."""
         for resource, board in self.node.boards.items():
             if resource not in self.sessions and not self.stopping.is_set():
-                self.sessions[resource] = session = Session(self.settings, board, self.folder, self.log, self.counters)
+                self.sessions[resource] = session = Session(
+                    self.settings, board, self.folder, self.log, self.counters, standing_by=self.standing_by)
                 self.tasks.append(asyncio.ensure_future(session.run()))
         self.tell()
         if self.timer is not None:
@@ -156,6 +163,7 @@ class Service:
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks, timeout=END_SECONDS)
+        self.node.names.close()
         self.folder.close()
         self.endpoint.close()
         if not self.execute:

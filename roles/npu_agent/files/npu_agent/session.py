@@ -41,10 +41,14 @@ def endpoint_of(resource):
 
 
 class Session:
-    """`wake` is set whenever something may have changed: the folder, the stream. To end it, cancel run()."""
+    """`wake` is set whenever something may have changed: the folder, the stream. To end it, cancel run().
 
-    def __init__(self, settings, board, folder, log, counters):
+    standing_by: called when another agent has taken over (True), and before this one is back (False).
+    """
+
+    def __init__(self, settings, board, folder, log, counters, *, standing_by=lambda idle: None):
         self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
+        self.standing_by = standing_by
         self.log = lambda event, level="info", **fields: log(event, level, resource=board.resource, **fields)
         self.say = Once(self.log)
         self.state, self.cause = STARTING, ""
@@ -66,7 +70,9 @@ class Session:
 
     def enter(self, state, cause="", event=None, level="info"):
         """Take a state; an event says it once, with its cause."""
-        self.state, self.cause = state, cause
+        before, self.state, self.cause = self.state, state, cause
+        if (before == STANDBY) != (state == STANDBY):
+            self.standing_by(state == STANDBY)
         if event:
             self.say(event, level, cause=cause)
 
