@@ -60,7 +60,7 @@ def test_list(mounts, tmp_path):
 
 @pytest.mark.parametrize(("setting", "families", "allowed"), [
     ("family", ["a2"], False), ("family", ["310b", "a2"], True), ("family", [], False), ("allow", ["a2"], True),
-    ("refuse", ["310b"], False),
+    ("refuse", ["310b"], False), ("family", ["a5"], True), ("refuse", ["a5"], False),
 ])
 def test_links_are_allowed_where_the_vendor_needs_them(mounts, setting, families, allowed):
     assert mounts.links_allowed(setting, families) is allowed
@@ -77,6 +77,17 @@ def test_the_list_of_our_own_counts_where_the_runtime_is_not_installed(mounts, t
     images = "/usr/local/Ascend/driver"
     assert found[:2] == [(f"{tree}/driver/lib64", f"{images}/lib64"), (f"{tree}/driver/version.info", f"{images}/version.info")]
     assert problems == [] and len({inside for _host, inside in found}) == len(found)
+
+
+def test_libraries_of_the_family_950_are_links(mounts, tree):
+    (tree / "libnl-3.so.200.26.0").touch()
+    (tree / "libnl-3.so.200").symlink_to("libnl-3.so.200.26.0")
+    assert mounts.existing([(f"{tree}/libnl*", None)], mounts.links_allowed("family", ["a5"])) == (
+        [(f"{tree}/libnl-3.so.200.26.0", f"{tree}/libnl-3.so.{end}") for end in ("200", "200.26.0")], [])
+
+
+def test_addresses_of_the_network_ports_come_with_servers(mounts):
+    assert {family for family, lines in mounts.BUILT_IN.items() if "/etc/hccn.conf" in lines} == {"910", "a2", "a3"}
 
 
 def test_every_family_has_a_list(mounts):

@@ -87,7 +87,7 @@ def variables(chips, families):
     envs = {VARIABLE: ",".join(str(shown) for shown in sorted(visible(chip) for chip in chips))}
     if chips[0].slice is not None:  # a resource has slices only, or none
         envs.update([OPTIONS])
-    if any(family in mounts.LINK_FAMILIES for family in families):
+    if "310b" in families:
         envs.update([ALLOW_LINK])
     return envs
 

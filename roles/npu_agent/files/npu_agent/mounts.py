@@ -3,7 +3,8 @@
 ours where that runtime is not installed.
 
 The rules are the vendor's: one absolute path a line, at most 128, patterns allowed, what does not exist is skipped, a symbolic link only
-where links are allowed (there ASCEND_ALLOW_LINK=True, which the boards with a 310B need). All of it is read-only.
+where links are allowed (there ASCEND_ALLOW_LINK=True, which the boards with a 310B need; with the libraries of the UB bus, which come
+under names of their versions, the vendor's runtime allows them by itself). All of it is read-only.
 """
 
 import errno
@@ -12,7 +13,7 @@ import os
 import stat
 
 LIMIT = 128
-LINK_FAMILIES = ("310b",)
+LINK_FAMILIES = ("310b", "a5")
 # Where images look for the driver, whatever path it has on the host.
 DRIVER = "/usr/local/Ascend/driver"
 
@@ -35,10 +36,11 @@ _BOARD_310B = [
 _UB = [f"/usr/lib64/{name}" for name in ("libummu*", "liburma*", "urma", "libnl*")] + [
     f"/usr/bin/{name}" for name in ("urma_admin", "urma_perftest", "urma_ping")
 ]
+_SERVER = [*_EVERYWHERE, "/etc/hccn.conf"]  # addresses of the chips' network ports
 BUILT_IN = {
     "310": [*_EVERYWHERE, *_BOARD, f"{DRIVER}/tools", "/usr/local/sbin/npu-smi", "/home/data/miniD/driver/lib64"],
     "310p": [*_EVERYWHERE, *_BOARD], "310b": [*_EVERYWHERE, *_BOARD_310B],
-    "910": _EVERYWHERE, "a2": _EVERYWHERE, "a3": _EVERYWHERE, "a5": [*_EVERYWHERE, *_UB],
+    "910": _SERVER, "a2": _SERVER, "a3": _SERVER, "a5": [*_EVERYWHERE, *_UB],
 }
 
 
