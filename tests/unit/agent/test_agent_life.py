@@ -18,6 +18,7 @@ from agent_rig import RESOURCE, SOCKET, until
 from kubelet_standin import api, wire
 
 OTHER = "huawei.com/Ascend310P"
+SLICES = "huawei.com/Ascend310P-2c"
 HUP_LIMIT = 20
 
 
@@ -106,6 +107,24 @@ def test_a_resource_that_comes_while_the_agent_runs(mixed):
     serving(mixed, 3, 3, OTHER)
     serving(mixed, 5, 5)
     assert len(agent.events("registered")) == 2  # nothing happened to the first one
+
+
+def test_slices_are_a_resource_of_their_own(mixed):
+    mixed.put({"chips.6.slices": [{"vdev_id": 100, "template": "vir02"}, {"vdev_id": 101, "template": "vir02"}]})
+    for number in (100, 101):
+        (mixed.dev / f"vdavinci{number}").touch()
+    mixed.kubelet()
+    agent = mixed.agent()
+    agent.await_state("serving")
+    serving(mixed, 2, 2, OTHER)
+    serving(mixed, 2, 2, SLICES)
+    assert agent.report()["total"] == 8  # chips, not ids
+    assert set(mixed.ask("devices")[SLICES]) == {"Ascend310P-2c-100-6", "Ascend310P-2c-101-6"}
+    discover = mixed.agent(name="discover", command=("discover",))
+    assert discover.process.wait(20) == 0
+    text = discover.text()
+    assert "8 chips, 310p and a2\n" in text and f"  {SLICES}: 2 of 2 healthy\n" in text
+    assert f"       {SLICES}  Ascend310P-2c-101-6  healthy\n" in text
 
 
 # --- streams
