@@ -4,7 +4,7 @@
 # Lines of a source file. The design says "about 400"; beyond this a file has two subjects.
 FILE_LINES = 450
 # The DCMI child is sent to its own process as source text, so it can import nothing of ours and stays one file.
-FILE_LINES_OF = {"plugins/module_utils/_hardware/_dcmi.py": 650}
+FILE_LINES_OF = {"plugins/module_utils/_hardware/_dcmi.py": 660}
 LENGTH_SUFFIXES = (".py", ".yml", ".yaml", ".c", ".h", ".sh", ".j2")
 NO_LENGTH = ("tests/fixtures/", "tests/vectors/", "changelogs/changelog.yaml")
 
