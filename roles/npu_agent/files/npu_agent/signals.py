@@ -14,13 +14,14 @@ from typing import Any
 
 from .inotify import ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
 
-NODE = re.compile(r"v?davinci[0-9]+\Z")
+NODE = re.compile(r"v?davinci[0-9]+\Z|davinci_manager(?:_docker)?\Z")
 NAMES = CREATE | DELETE | ATTRIB | MOVED_TO | MOVED_FROM | ONLY_FOLDERS
 FOLDER = DELETE_SELF | MOVE_SELF | UNMOUNT | OVERFLOW | IGNORED  # the folder itself went, or names may have been lost
 QUICK = 1.0  # seconds between two looks at the folder without inotify
 NETLINK_KOBJECT_UEVENT, KERNEL_GROUP = 15, 1
-# A chip's function that comes, goes, is bound or unbound; the driver's device nodes. The rest of a busy host is of no interest.
-MATTERS = re.compile(rb"(?:^|\0)(?:SUBSYSTEM=pci|DEVNAME=v?davinci[0-9]+)(?:\0|$)")
+# A function that comes, goes, is bound or unbound, and is an accelerator or the vendor's (OEM cards have other vendors, 310B boards another
+# class); the driver's device nodes. The rest of a busy host is of no interest.
+MATTERS = re.compile(rb"\0(?:PCI_CLASS=1200[0-9A-F]{2}|PCI_ID=19E5:[0-9A-F]{4}|DEVNAME=v?davinci[0-9]+)\0")
 
 
 class Watch:
