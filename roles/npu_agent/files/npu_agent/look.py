@@ -141,10 +141,10 @@ class Looker:
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
         chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
         complete, numbers, unused = self.found["query"]["ok"], {}, set(excuses)
-        told = {record["pci_address"] for record in self.identities.values()}
+        told = {record["pci_address"] for record in self.identities.values() if record["pci_address"]}
         for known in self.found["chips"]:
             where = place(known)
-            name = f"the NPU {known['pci_address'] or where}"
+            name = f"the NPU {known['pci_address'] or known['card_id'] is not None and where or 'of unknown address'}"
             matching = [key for key in (where, (where[0], None)) if key in excuses]
             unused -= set(matching)
             excuse = excuses[matching[0]] if matching else None
