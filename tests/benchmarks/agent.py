@@ -170,7 +170,7 @@ def changes(bench, rig, runs):
         ends.append(pushed(rig, lambda chip=chip: rig.put({f"chips.{chip}.health": 0, f"chips.{chip}.error_codes": []})) - 1)
         time.sleep(1.2)
         nodes.append(pushed(rig, (rig.dev / f"davinci{chip}").unlink))
-        (rig.dev / f"davinci{chip}").touch()
+        bench.rigs.make_node(rig.dev / f"davinci{chip}")
         time.sleep(2.5)
     measured = {"fault event to push": faults, "recovery to push, without hold-down": ends, "device node gone to push": nodes}
     for what, values in measured.items():

@@ -23,7 +23,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "tests/unit/agent"), str(REPO / "tests/benchmarks")]
 import agent_rig as rigs
-from agent_rig import RESOURCE, until
+from agent_rig import RESOURCE, make_node, until
 
 CHIPS = 8
 SETTINGS = {"poll_seconds": 0.2, "query_timeout": 0.3, "stuck_retry": 1, "keep_last_state": 1, "recovery_seconds": 0.1}
@@ -75,7 +75,7 @@ class Faults:
     def node_gone(self, chip):
         node = self.rig.dev / f"davinci{chip}"
         node.unlink()
-        return node.touch
+        return lambda: make_node(node)
 
     def unbound(self, chip):
         driver = self.rig.sys / "bus/pci/devices" / self.rig.chips()[chip]["pci_address"] / "driver"

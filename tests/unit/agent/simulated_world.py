@@ -3,7 +3,7 @@
 
 import os
 
-from agent_rig import npu_sim
+from agent_rig import make_node, npu_sim
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         for name in set(os.listdir(self.dev)) - wanted:
             (self.dev / name).unlink()
         for name in wanted - set(os.listdir(self.dev)):
-            (self.dev / name).touch()
+            make_node(self.dev / name)
 
     def set(self, pairs, show=True):
         npu_sim.set_values(pairs, self.state)

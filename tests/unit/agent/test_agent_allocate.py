@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import boards
 import grpc
 import pytest
-from agent_rig import RESOURCE, SOCKET, until
+from agent_rig import RESOURCE, SOCKET, make_node, until
 from kubelet_standin import api, wire
 
 # --- the answer, by itself
@@ -23,7 +23,7 @@ def allocate(package):
 def settings(tmp_path):
     """A node with three chips, two slices and one file of the driver, without the vendor's runtime."""
     for name in ("davinci0", "davinci1", "davinci10", "vdavinci100", "vdavinci101", "davinci_manager", "hisi_hdc"):
-        (tmp_path / name).touch()
+        make_node(tmp_path / name)
     (tmp_path / "driver/lib64").mkdir(parents=True)
     return SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both", allocate_by="nodes", allocate_mounts="auto", cdi_links="family",
                            install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list")
@@ -63,15 +63,16 @@ def test_the_runtime_takes_logic_ids_of_the_family_950(allocate, settings, tmp_p
 @pytest.mark.parametrize(("mode", "parts"), [
     ("devices", {"devices", "mounts"}), ("env", {"envs"}), ("both", {"envs", "devices", "mounts"}),
 ])
-def test_what_each_mode_gives(allocate, settings, mode, parts):
+def test_what_each_mode_gives(allocate, settings, tmp_path, mode, parts):
     settings.allocate_mode = mode
+    make_node(tmp_path / "davinci_manager_docker")
     given = allocate.answer(["c0"], chips("310b"), settings)
     assert {part for part, value in given.items() if value} == parts
     assert given["envs"].get("ASCEND_ALLOW_LINK") == ("True" if "envs" in parts else None)
 
 
 def test_a_board_gets_its_manager_under_the_usual_name(allocate, settings, tmp_path):
-    (tmp_path / "davinci_manager_docker").touch()
+    make_node(tmp_path / "davinci_manager_docker")
     assert allocate.answer(["c0"], chips("310b"), settings)["devices"] == [
         (f"{tmp_path}/davinci0", "/dev/davinci0"), (f"{tmp_path}/davinci_manager_docker", "/dev/davinci_manager"),
     ]
@@ -80,12 +81,13 @@ def test_a_board_gets_its_manager_under_the_usual_name(allocate, settings, tmp_p
 def test_nodes_in_a_folder_are_given_one_by_one(allocate, settings, tmp_path):
     (tmp_path / "ummu").mkdir()
     for name in ("b", "a"):
-        (tmp_path / "ummu" / name).touch()
+        make_node(tmp_path / "ummu" / name)
+    (tmp_path / "ummu/c").touch()  # no device
     assert allocate.manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "davinci_manager", "hisi_hdc", "ummu/a", "ummu/b")
 
 
 def test_one_node_for_each_name_inside(allocate, settings, tmp_path):
-    (tmp_path / "davinci_manager_docker").touch()
+    make_node(tmp_path / "davinci_manager_docker")
     assert allocate.manager_nodes(["310", "310b"], str(tmp_path))[0] == (f"{tmp_path}/davinci_manager", "/dev/davinci_manager")
 
 
@@ -274,7 +276,7 @@ def test_slices_of_a_chip(rig):
     """Two virtual devices that somebody made on a chip are a resource of their own, and the chip is not given out as a whole."""
     rig.change("chips.3.slices", [{"vdev_id": number, "template": "vir05_1c_8g"} for number in (100, 101)])
     for number in (100, 101):
-        (rig.dev / f"vdavinci{number}").touch()
+        make_node(rig.dev / f"vdavinci{number}")
     rig.kubelet()
     rig.agent().await_state("serving")
     resource = f"{RESOURCE}-5c.1cpu.8g"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import boards
 import pytest
-from agent_rig import RESOURCE, until
+from agent_rig import RESOURCE, make_node, until
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), com
 @pytest.fixture
 def settings(tree):
     for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
-        (tree / name).touch()
+        make_node(tree / name)
     (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
     return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
                            allocate_by="nodes", install_path="/nowhere")
@@ -197,7 +197,7 @@ def test_written_only_when_it_says_something_else(agent, keeper, tree):
     (tree / "none").mkdir()  # the driver brings a folder of the list
     keeper.keep(sight(agent, 0, 1))
     assert len(kept(keeper)["containerEdits"]["mounts"]) == 2
-    (tree / "devmm_svm").touch()  # and a node
+    make_node(tree / "devmm_svm")  # and a node
     keeper.keep(sight(agent, 0, 1))
     assert len(kept(keeper)["containerEdits"]["deviceNodes"]) == 3
     keeper.keep(sight(agent, 0))
@@ -208,14 +208,14 @@ def test_written_only_when_it_says_something_else(agent, keeper, tree):
 
 
 def test_slices_stand_for_their_chip(agent, keeper, tree):
-    (tree / "vdavinci100").touch()
+    make_node(tree / "vdavinci100")
     slices = [{"vdev_id": vdev_id, "template": "vir02"} for vdev_id in (100, 101)]
     keeper.keep(sight(agent, 0, 1, dev=tree, family="310p", slices={1: slices}))
     assert [device["name"] for device in kept(keeper)["devices"]] == ["0", "vdavinci100", "all"]
 
 
 def test_slices_that_are_not_told_change_nothing(agent, keeper, settings, tree):
-    (tree / "vdavinci100").touch()
+    make_node(tree / "vdavinci100")
     keeper.keep(sight(agent, 0, 1, slices={1: [{"vdev_id": 100, "template": "vir02"}]}))
     before = kept(keeper)
     unsure = sight(agent, 0, 1, slices={1: None})
@@ -225,7 +225,7 @@ def test_slices_that_are_not_told_change_nothing(agent, keeper, settings, tree):
 
 
 def test_the_nodes_of_several_families_are_there_once(agent, keeper, tree):
-    (tree / "davinci_manager_docker").touch()
+    make_node(tree / "davinci_manager_docker")
     seen = sight(agent, 0, 1)
     seen.chips[1]["family"] = "310b"
     keeper.keep(seen)
@@ -324,7 +324,7 @@ def test_answer_by_name(agent, settings, tree):
     assert given == {"envs": {}, "devices": [], "mounts": [], "cdi": ["npu.fleet/ascend=0", "npu.fleet/ascend=1"]}
     with pytest.raises(agent.allocate.Refused, match="davinci2 of c2"):
         agent.allocate.answer(["c2"], here, settings)
-    (tree / "vdavinci100").touch()
+    make_node(tree / "vdavinci100")
     given = agent.allocate.answer(["c-2c-100-0"], boards.board([boards.sliced(0, 100)]), settings)
     assert given == {"envs": {}, "devices": [], "mounts": [], "cdi": ["npu.fleet/ascend=vdavinci100"]}
 
@@ -413,7 +413,7 @@ def test_serve_keeps_it_and_answers_by_it(node):
     assert pod["response"]["devices"] == [] and pod["response"]["envs"] == {}
     (node.dev / "davinci3").unlink()  # a chip goes
     until(lambda: "3" not in names(node))
-    (node.dev / "davinci3").touch()
+    make_node(node.dev / "davinci3")
     (node.folder / "lib64").mkdir()  # and comes back with another driver
     until(lambda: "3" in names(node) and f"{node.folder}/lib64" in node.spec.read_text())
     node.spec.unlink()  # somebody removes the file

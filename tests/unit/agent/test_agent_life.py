@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import agent_rig as rigs
 import grpc
 import pytest
-from agent_rig import RESOURCE, SOCKET, until
+from agent_rig import RESOURCE, SOCKET, make_node, until
 from kubelet_standin import api, wire
 
 OTHER = "huawei.com/Ascend310P"
@@ -102,7 +102,7 @@ def test_a_resource_that_comes_while_the_agent_runs(mixed):
     agent.await_state("serving")
     assert [item["resource"] for item in agent.report()["resources"]] == [RESOURCE]
     for number in (5, 6, 7):
-        (mixed.dev / f"davinci{number}").touch()
+        make_node(mixed.dev / f"davinci{number}")
     mixed.change("chips", [dict(chip, present=True) for chip in mixed.chips()])
     serving(mixed, 3, 3, OTHER)
     serving(mixed, 5, 5)
@@ -112,7 +112,7 @@ def test_a_resource_that_comes_while_the_agent_runs(mixed):
 def test_slices_are_a_resource_of_their_own(mixed):
     mixed.put({"chips.6.slices": [{"vdev_id": 100, "template": "vir02"}, {"vdev_id": 101, "template": "vir02"}]})
     for number in (100, 101):
-        (mixed.dev / f"vdavinci{number}").touch()
+        make_node(mixed.dev / f"vdavinci{number}")
     mixed.kubelet()
     agent = mixed.agent()
     agent.await_state("serving")

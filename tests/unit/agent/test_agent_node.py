@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from agent_rig import make_node
 
 MEMORY = {"keep_last_state": 30.0, "unhealthy_from": "major", "recovery_seconds": 0.0, "flap_count": 0, "flap_window": 1.0,
           "flap_hold": 1.0, "degraded_seconds": 60.0, "degraded_temperature": 85.0, "degraded_memory": 0.0}
@@ -222,7 +223,7 @@ def test_shares(agent, make):
 @pytest.fixture
 def nodes(tmp_path):
     for vdev_id in (100, 101, 102):
-        (tmp_path / f"vdavinci{vdev_id}").touch()
+        make_node(tmp_path / f"vdavinci{vdev_id}")
     return tmp_path
 
 

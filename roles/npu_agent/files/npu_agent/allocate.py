@@ -17,7 +17,7 @@ same (the container finds out, and kubelet has been told). One that is gone is n
 
 import os
 
-from . import cdi, mounts
+from . import cdi, mounts, nodes
 from ._hardware._families import FAMILIES
 
 VARIABLE = "ASCEND_VISIBLE_DEVICES"  # never "all" (vendor runtime)
@@ -39,16 +39,16 @@ def answer(ids, board, settings):
     given: dict = {"envs": {}, "devices": [], "mounts": [], "cdi": []}
     if not chips:
         return given
-    nodes = [own_node(chip, settings) for chip in chips]
+    families = sorted({chip.family for chip in chips})
+    devices = own_nodes(chips, families, settings)
     if settings.allocate_by == "cdi":
         described(settings)
         given["cdi"] = [cdi.qualified(cdi.name_of(chip)) for chip in chips]
         return given
-    families = sorted({chip.family for chip in chips})
     if settings.allocate_mode != "devices":
         given["envs"] = variables(chips, families)
     if settings.allocate_mode != "env":
-        given["devices"] = nodes + manager_nodes(families, settings.dev_root)
+        given["devices"] = devices + manager_nodes(families, settings.dev_root)
     given["mounts"] = mounts.for_container(settings, families)
     return given
 
@@ -64,6 +64,9 @@ def chosen(ids, board):
         if chip.gone:
             raise Refused(f"{chip.id} (PCI {chip.pci_address}) is gone from this node: {chip.reason}; kubelet was told so, a new pod gets "
                           "another chip; see `npu-agent discover` and `dmesg` there")
+        if chip.barred:
+            raise Refused(f"{chip.id} (PCI {chip.pci_address}) is given to nobody now: {chip.barred}; kubelet was told so, a new pod gets "
+                          "another chip")
         found[chip.id] = chip
     return sorted(found.values(), key=number)
 
@@ -92,13 +95,20 @@ def variables(chips, families):
     return envs
 
 
-def own_node(chip, settings):
-    """(host path, container path). A slice's node has the name of a chip's inside."""
-    node = f"{settings.dev_root}/{'davinci' if chip.slice is None else 'vdavinci'}{number(chip)}"
-    if not os.path.exists(node):
-        raise Refused(f"{node} of {chip.id} (PCI {chip.pci_address}) does not exist on this node: the NPU driver is not loaded "
-                      "or lost the chip; see `npu-agent discover` and `dmesg` there")
-    return node, f"/dev/davinci{number(chip)}"
+def own_nodes(chips, families, settings):
+    """[(host path, container path)]. A slice's node has the name of a chip's inside."""
+    found = {}
+    for chip in chips:
+        node = f"{settings.dev_root}/{'davinci' if chip.slice is None else 'vdavinci'}{number(chip)}"
+        if not os.path.lexists(node):
+            raise Refused(f"{node} of {chip.id} (PCI {chip.pci_address}) does not exist on this node: the NPU driver is not loaded "
+                          "or lost the chip; see `npu-agent discover` and `dmesg` there")
+        found[node] = f"/dev/davinci{number(chip)}"
+    why = [nodes.trouble(node) for node in found] + list(nodes.same_device(found).values())
+    why = [text for text in why + [nodes.manager_trouble(family, settings.dev_root) for family in families] if text]
+    if why:
+        raise Refused(f"{why[0]}; see `npu-agent discover` on this node")
+    return list(found.items())
 
 
 def described(settings):
@@ -109,16 +119,16 @@ def described(settings):
 
 
 def manager_nodes(families, dev_root):
-    """[(host path, container path)] of the nodes that chips of these families share. Only what exists: a path that does not would keep
-    the container from starting for ever."""
-    nodes = {}  # {container path: host path}: of two families the first one's
+    """[(host path, container path)] of the nodes that chips of these families share. Only what exists and is a device: any other path would
+    keep the container from starting for ever."""
+    found = {}  # {container path: host path}: of two families the first one's
     for family in families:
         for node in FAMILIES[family]["managers"]:
-            nodes.setdefault(f"/dev/{node['container']}", f"{dev_root}/{node['host']}")
+            found.setdefault(f"/dev/{node['container']}", f"{dev_root}/{node['host']}")
         for folder in FAMILIES[family].get("folders", ()):
             for name in names_in(f"{dev_root}/{folder}"):
-                nodes.setdefault(f"/dev/{folder}/{name}", f"{dev_root}/{folder}/{name}")
-    return [(host, inside) for inside, host in nodes.items() if os.path.exists(host)]
+                found.setdefault(f"/dev/{folder}/{name}", f"{dev_root}/{folder}/{name}")
+    return [(host, inside) for inside, host in found.items() if nodes.is_device(host)]
 
 
 def names_in(folder):

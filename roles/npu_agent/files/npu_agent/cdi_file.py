@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Optional
 
-from . import cdi, files, mounts, units
+from . import cdi, files, mounts, nodes, units
 from .allocate import manager_nodes
 from .log import Once
 
@@ -43,12 +43,12 @@ def wanted(sight, settings):
 
 
 def offered(chips, dev_root):
-    """(physical ids of whole chips, vdev ids of slices) whose device nodes exist. A chip with slices is not there as a whole."""
+    """(physical ids of whole chips, vdev ids of slices) whose device nodes can be given. A chip with slices is not there as a whole."""
     whole, slices = set(), set()
     for chip in chips:
         vdev_ids = [entry["vdev_id"] for entry in chip.get("slices") or ()]
-        slices.update(vdev_id for vdev_id in vdev_ids if os.path.exists(f"{dev_root}/vdavinci{vdev_id}"))
-        if chip["device_node_present"] and not vdev_ids:
+        slices.update(vdev_id for vdev_id in vdev_ids if nodes.number_of(f"{dev_root}/vdavinci{vdev_id}") is not None)
+        if chip["device_node_present"] and not chip.get("node_trouble") and not vdev_ids:
             whole.add(chip["phy_id"])
     return whole, slices
 

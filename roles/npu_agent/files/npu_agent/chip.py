@@ -29,3 +29,4 @@ class Chip(NamedTuple):
     degraded: tuple  # why, one text each
     gone: bool = False  # it was there once; its number may be another chip's by now
     logic_id: Optional[int] = None  # its place in the driver's own order
+    barred: str = ""  # why nobody may get it, whatever kubelet asks for; it is not healthy then

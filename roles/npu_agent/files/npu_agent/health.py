@@ -47,6 +47,8 @@ def find(record, codes, unhealthy_from):
         return Finding(False, "no driver is bound to its PCI function", False)
     if record.get("device_node_present") is False:
         return Finding(False, f"its device node {record.get('device_node') or ''} is missing".replace("  ", " "), False)
+    if record.get("node_trouble"):
+        return Finding(False, record["node_trouble"], False)
     if record.get("not_described"):
         return Finding(False, record["not_described"], False, ask=False)
     if record.get("dropped"):

@@ -6,6 +6,7 @@ import time
 from collections import namedtuple
 from typing import Any
 
+from . import nodes
 from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
@@ -165,11 +166,12 @@ class Looker:
                 chips.append(self.record(known, excuse))
         problems += [] if unused else silent  # they may be of the cards that follow
         problems += [f"card {where[0]} is left out: {excuses[where]['error']}" for where in sorted(unused, key=str)]
+        judge_nodes(chips, self.settings.dev_root)
         return Sight(self.found["present"], chips, problems, complete and not unused, self.events())
 
     def record(self, known, excuse):
         """One chip, as health and units take it; None stands for what nobody knows. device_node is a path, slices are virtual devices,
-        hung is in seconds, asked_at the monotonic time at which the driver was asked for its health."""
+        hung is in seconds, asked_at the monotonic time at which the driver was asked for its health. judge_nodes() adds node_trouble."""
         where, settings = place(known), self.settings
         state = {} if excuse else self.states.records[where]
         told = self.slices.get(where) or {"slices": None, "aicore_count": None}
@@ -276,7 +278,14 @@ def unasked(found, settings):
             dropped=False, unasked=True, slices=None if sliced(settings.dev_root) else [],
         )
         chips.append(chip)
+    judge_nodes(chips, settings.dev_root)
     return Sight(True, chips, [], True)
+
+
+def judge_nodes(chips, dev_root):
+    """Add to each record why its device nodes are no good, "" where they are."""
+    for chip, trouble in zip(chips, nodes.troubles(chips, dev_root)):
+        chip["node_trouble"] = trouble
 
 
 def sliced(dev_root):

@@ -103,7 +103,7 @@ class Node:
             chip = Chip(
                 identity.name, record["phy_id"], record["family"], record.get("pci_address"), record.get("numa_node"),
                 record.get("card_id"), record.get("device_node"), None, verdict.healthy, verdict.reason, verdict.rank,
-                tuple(verdict.degraded), gone, record.get("logic_id"),
+                tuple(verdict.degraded), gone, record.get("logic_id"), record.get("node_trouble") or "",
             )
             if record["family"] not in resources:
                 continue
@@ -137,5 +137,6 @@ class Node:
 
 def missing(record, gone, why):
     """The record of a chip that was not seen this time."""
-    unknown = dict.fromkeys(("driver_bound", "device_node_present", "health_code", "error_codes", "hung", "telemetry", "probe"))
+    unknown = dict.fromkeys((
+        "driver_bound", "device_node_present", "node_trouble", "health_code", "error_codes", "hung", "telemetry", "probe"))
     return {**record, **unknown, "dropped": gone, "error": why}

@@ -10,6 +10,7 @@ hardware, and would give it out twice.
 import glob
 import os
 
+from . import nodes
 from .chip import Slice
 
 # What the vendor's device plugin calls a template in resource names and ids. 910A, then 910B (A2) and A3, then 310P.
@@ -60,9 +61,16 @@ def part(chip, piece, dev_root):
     prefix, _dash, number = chip.id.rpartition("-")
     node = f"{dev_root}/vdavinci{piece.vdev_id}"
     made = chip._replace(id=f"{prefix}-{piece.kind}-{piece.vdev_id}-{number}", device_node=node, slice=piece)
-    if made.healthy and not os.path.exists(node):
-        made = made._replace(healthy=False, reason=f"its device node {node} is missing")
-    return made
+    missing = "" if os.path.lexists(node) else f"its device node {node} is missing"
+    return bar(made, nodes.trouble(node)) if not missing else made._replace(healthy=False, reason=made.reason or missing)
+
+
+def bar(chip, why):
+    """The chip, which nobody may get for this reason ("": it stays as it is)."""
+    if not why:
+        return chip
+    reason = why if chip.healthy or chip.reason == why else f"{chip.reason}; {why}"
+    return chip._replace(healthy=False, reason=reason, barred=why)
 
 
 def ids(chips, shares):
