@@ -12,6 +12,7 @@ import pytest
 import simulated_world
 from kubelet_rig import kubelet, kubelet_rig, odd  # noqa: F401  fixtures
 from names_rig import names  # noqa: F401  fixture
+from node_rig import make  # noqa: F401  fixture
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 
@@ -44,12 +45,12 @@ def rig(tmp_path_factory, package, library):
 def world(tmp_path, library, package, monkeypatch):
     made = []
 
-    def make(*arguments, **more):
+    def make_world(*arguments, **more):
         made.append(simulated_world.World(tmp_path, library, *arguments, **more))
         monkeypatch.setenv("NPU_SIM_STATE", str(made[-1].state))
         return made[-1]
 
-    yield make
+    yield make_world
     for one in made:
         one.close()
 

@@ -34,6 +34,7 @@ def chip(phy_id, vdie=None, family="a2", **changes):
 def given(table, *records, complete=True):
     """The numbers of the names, in the order of the records."""
     found = [entry.name for entry in table.assign(list(records), complete)]
+    table.save()
     if table.file is not None and table.file.writer is not None:
         table.file.writer.join(60)
     assert len(set(found)) == len(found)

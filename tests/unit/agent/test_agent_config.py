@@ -2,7 +2,10 @@
 """The agent's settings: what is refused and in which words, what a new file means for a service that runs. No process."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +114,21 @@ def test_a_name_is_refused_with_the_rule_that_it_breaks(config, name, words):
 ])
 def test_good_names(config, name):
     assert config.resource_name(name) == name
+
+
+def test_a_name_leaves_room_for_kinds_of_slices(config, package, tmp_path):
+    from npu_agent import units
+
+    longest = max(len(kind) for kinds in units.KINDS.values() for kind in kinds.values())
+    assert longest + 1 == config.KIND_LIMIT
+    for length, noted in ((44, False), (45, True)):
+        settings = config.load(None, {"NPU_AGENT_RESOURCE_NAME": "a.b/" + "x" * length})
+        assert bool(config.notes(settings)) == noted
+    assert "45 characters" in config.notes(settings)[0]
+    environment = {**os.environ, "PYTHONPATH": str(package), "NPU_AGENT_RESOURCE_NAME": "a.b/" + "x" * 50}
+    command = [sys.executable, "-m", "npu_agent", "check"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("resource_name has 50 characters") and done.stdout.endswith("is good\n")
 
 
 def test_names_are_judged_as_kubelet_does(config):

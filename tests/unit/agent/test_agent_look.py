@@ -2,9 +2,10 @@
 """look.py: what is seen of nodes of all kinds, through the simulated library, PCI tree and device nodes."""
 
 import re
+import time
 
 import pytest
-from agent_rig import until
+from agent_rig import make_node, until
 from simulated_world import column
 
 # --- products
@@ -219,6 +220,50 @@ def test_a_card_that_does_not_tell_its_chips(world):
     found_at = looker.found_at
     looker.look()
     assert looker.found_at == found_at  # no reason to detect anew with each look
+
+
+# --- virtual devices
+
+def test_slices_are_asked_for_as_soon_as_a_node_changes(world):
+    one = world("310p", chips=2)
+    one.set({"chips.0.slices": []})
+    looker = one.looker()
+    assert column(looker.look(), "slices", "strange_slices") == [([], []), ([], [])]
+    one.set({"chips.0.slices": [{"vdev_id": 100, "template": "vir02"}]})
+    looker.wait(10)
+    assert column(one.told[-1], "slices", "strange_slices") == [([], [100]), ([], [100])]  # known at once: there is one more
+    assert column(looker.look(), "slices", "strange_slices") == [([{"vdev_id": 100, "template": "vir02"}], []), ([], [])]
+    one.set({"chips.0.slices": []})
+    looker.wait(10)
+    assert column(looker.look(), "slices") == [[], []]
+
+
+def test_a_node_that_no_chip_tells_of_is_nobodys_after_a_while(world):
+    """One that is just being made may have a node before the driver tells of it; one that was left over must not cost capacity."""
+    one = world("310p", chips=2)
+    one.set({"chips.0.slices": []})
+    looker, late = one.looker(), [0.0]
+    looker.clock = lambda: time.monotonic() + late[0]
+    looker.look()
+    one.set({"chips.1.dcmi": {"get_device_info": -8003}}, show=False)
+    make_node(one.dev / "vdavinci150")
+    looker.wait(10)
+    assert column(looker.look(), "strange_slices") == [[150], [150]]  # asked, but perhaps too early
+    assert looker.slices_due - looker.clock() <= 5
+    late[0] += 5
+    assert column(looker.look(), "slices", "strange_slices") == [([], []), ([], [150])]  # the other one does not answer
+    one.set({"chips.1.dcmi": {}}, show=False)
+    late[0] += 5
+    assert column(looker.look(), "strange_slices") == [[], []]
+    assert looker.slices_due - looker.clock() > 25
+    (one.dev / "vdavinci150").unlink()
+    looker.wait(10)
+    looker.look()
+    make_node(one.dev / "vdavinci150")  # a new one with the number of an old one
+    looker.wait(10)
+    assert column(looker.look(), "strange_slices") == [[150], [150]]
+    looker.slices[min(looker.slices)]["slices"] = [{"vdev_id": 150, "template": "vir02"}]
+    assert column(looker.sight(), "strange_slices") == [[], []]  # one chip tells of it
 
 
 # --- nobody to ask

@@ -205,6 +205,7 @@ def test_the_end_waits_for_the_disk_but_not_for_ever(names, tmp_path, monkeypatc
     monkeypatch.setattr(os, "fsync", lambda _descriptor: release.wait(60))
     table = names()
     table.assign([chip(0, "a")], True)
+    table.save()
     began = time.monotonic()
     table.close()
     assert 0.4 < time.monotonic() - began < 30 and table.file.writer.is_alive()

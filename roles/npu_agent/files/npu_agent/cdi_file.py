@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Optional
 
-from . import cdi, files, mounts, nodes, units
+from . import cdi, files, mounts, nodes
 from .allocate import manager_nodes
 from .log import Once
 
@@ -55,7 +55,7 @@ def offered(chips, dev_root):
 
 def unsure(chips, dev_root):
     """Whether a chip may have slices that were not told."""
-    return any(chip.get("slices") is None for chip in chips) and units.some_slices(dev_root)
+    return any(chip.get("slices") is None for chip in chips) and bool(nodes.slice_nodes(dev_root))
 
 
 def certain(sight):

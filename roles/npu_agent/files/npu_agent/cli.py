@@ -56,7 +56,7 @@ def main(argv=None):
             print(fault, file=sys.stderr)
         return 2
     if options.command == "check":
-        return check(levels, options.settings)
+        return check(settings, levels, options.settings)
     if options.command == "discover":
         from .discover import discover  # noqa: PLC0415  serve does not need it
 
@@ -81,11 +81,11 @@ def serve(settings, levels, source):
     return 0
 
 
-def check(levels, list_settings):
+def check(settings, levels, list_settings):
     if list_settings:
         print("\n".join(f"{key}: {json.dumps(default)}  # {text}" for key, (default, _check, text) in config.SETTINGS.items()))
         return 0
-    for note in levels.notes:
+    for note in [*levels.notes, *config.notes(settings)]:
         print(note)
     print("the configuration is good")
     return 0

@@ -14,6 +14,8 @@ PREFIX = "NPU_AGENT_"
 OTHER_VARIABLES = {"NPU_AGENT_CONFIG"}
 SOCKET_PATH_LIMIT = 107  # bytes, AF_UNIX on Linux
 SOCKET_NAME_ROOM = 40
+NAME_LIMIT = 63  # of a resource, behind its '/'
+KIND_LIMIT = len("-10c.3cpu.16g.ndvpp")  # the longest kind of units.py
 
 
 class ConfigError(Exception):
@@ -109,7 +111,7 @@ RESOURCE_RULES = (
     (lambda d, n: d.startswith("requests."), "'requests.' in front belongs to quotas of Kubernetes"),
     (lambda d, n: len(d) > 253 - len("requests."), "its domain has more than 244 characters"),
     (lambda d, n: not n, "there is nothing behind its '/'"),
-    (lambda d, n: len(n) > 63, "the part behind its '/' has more than 63 characters"),
+    (lambda d, n: len(n) > NAME_LIMIT, f"the part behind its '/' has more than {NAME_LIMIT} characters"),
     (lambda d, n: not re.fullmatch(r"[-A-Za-z0-9_.]*", n), "the part behind its '/' has more than letters, digits, '-', '_', '.'"),
     (lambda d, n: not (n[0] + n[-1]).isalnum(), "the part behind its '/' must begin and end with a letter or a digit"),
 )
@@ -123,6 +125,15 @@ def resource_name(value):
         if broken(domain, name if slash else None):
             raise ValueError(f"empty (by family), or a name such as huawei.com/Ascend910; of this one {words}")
     return str(value)
+
+
+def notes(settings):
+    """What is right but may surprise, one text each."""
+    name = settings.resource_name.rpartition("/")[2]
+    if len(name) <= NAME_LIMIT - KIND_LIMIT:
+        return []
+    return [f"resource_name has {len(name)} characters behind its '/': kinds of slices (vNPUs) add up to {KIND_LIMIT}, and those whose "
+            f"names have more than {NAME_LIMIT} then are not offered"]
 
 
 def address(value):

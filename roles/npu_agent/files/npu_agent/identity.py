@@ -100,6 +100,7 @@ class Names:
             self.entries.append(entry)
 
     def save(self):
+        """Have the file say what is known now, soon."""
         if self.file is not None:
             self.file.save(render([(entry.name, entry.known, entry.given, entry.slices) for entry in self.entries]))
 
@@ -122,7 +123,6 @@ class Names:
         found = [{**{key: record.get(key) for key in KNOWN}, "prefix": FAMILIES[record["family"]]["device_prefix"]} for record in records]
         if self.last is None or self.last[0] != found:
             self.last = found, self.settle(found, [record["family"] for record in records], complete)
-        self.save()
         return self.last[1]
 
     def settle(self, found, families, complete):

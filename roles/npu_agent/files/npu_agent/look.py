@@ -15,6 +15,7 @@ from .signals import Watch
 
 DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
 MORE_SECONDS = 30.0  # the same of temperatures, ECC counters, virtual devices
+SURE_SECONDS = 5.0  # a virtual device that is just being made may have a node before the driver tells of it
 HANGS = "the driver does not come back from a query for this chip"
 NOTHING = Answer({}, {}, {}, {})
 IDENTITY = ("phy_id", "logic_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
@@ -56,6 +57,9 @@ class Looker:
         self.identities: dict = {}  # place: what DCMI told last of who the chip is
         self.states, self.conditions, self.slices = NOTHING, {}, {}
         self.condition_due, self.slices_due = None, float("-inf")  # the condition comes with the second look
+        self.slices_changes = 0  # of device nodes, as above, when virtual devices were asked for
+        self.slice_nodes: dict = {}  # N of /dev/vdavinciN: when it was seen first
+        self.foreign: dict = {}  # place: such N that the chip was asked about, so that they are none of its
         self.changes = self.identified = 0  # of device nodes and PCI functions: told of, and taken into account
         self.news = False  # something happened that should be looked at soon
 
@@ -126,18 +130,40 @@ class Looker:
 
     def more(self):
         """What is asked more seldom. Virtual devices decide what is registered, so they come with the first look."""
-        now = self.clock()
-        if now >= self.slices_due:
-            self.slices.update(self.driver.ask("slices").records)
-            self.slices_due = now + MORE_SECONDS
+        now, changes = self.clock(), self.signals.count if self.signals is not None else 0
+        if now >= self.slices_due or changes != self.slices_changes:
+            self.slices_changes, there = changes, self.see_slices(now)
+            old = {number for number in there if now - self.slice_nodes[number] >= SURE_SECONDS}
+            answered = self.driver.ask("slices").records
+            for where, told in answered.items():
+                if told["slices"] is not None:
+                    self.slices[where], self.foreign[where] = told, old
+                else:  # what was known last
+                    self.slices.setdefault(where, told)
+            unexplained = any(self.unexplained(where) for where in answered)
+            self.slices_due = now + (SURE_SECONDS if unexplained else MORE_SECONDS)
         if self.condition_due is None:
             self.condition_due = now
         elif now >= self.condition_due:
             self.conditions = self.driver.ask("condition").records
             self.condition_due = now + MORE_SECONDS
 
+    def see_slices(self, now):
+        """The N of /dev/vdavinciN that are there."""
+        there = nodes.slice_nodes(self.settings.dev_root)
+        self.slice_nodes = {number: self.slice_nodes.get(number, now) for number in there}
+        for where in self.foreign:
+            self.foreign[where] = self.foreign[where] & there
+        return there
+
+    def unexplained(self, where):
+        """Nodes of virtual devices that no chip is known to have and that may be this one's."""
+        known = {one["vdev_id"] for told in self.slices.values() for one in told["slices"] or ()}
+        return sorted(set(self.slice_nodes) - known - self.foreign.get(where, set()))
+
     def sight(self):
         """What is known now."""
+        self.see_slices(self.clock())
         hung, excuses = self.driver.hung(), {where: {"error": text} for where, text in self.states.errors.items()}
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
         chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
@@ -171,7 +197,8 @@ class Looker:
 
     def record(self, known, excuse):
         """One chip, as health and units take it; None stands for what nobody knows. device_node is a path, slices are virtual devices,
-        hung is in seconds, asked_at the monotonic time at which the driver was asked for its health. judge_nodes() adds node_trouble."""
+        strange_slices N of /dev/vdavinciN that may be its without the driver having told so, hung is in seconds, asked_at the monotonic
+        time at which the driver was asked for its health. judge_nodes() adds node_trouble."""
         where, settings = place(known), self.settings
         state = {} if excuse else self.states.records[where]
         told = self.slices.get(where) or {"slices": None, "aicore_count": None}
@@ -187,7 +214,7 @@ class Looker:
             error=state["error"]["message"] if state.get("error") else None, hung=None, unasked=False,
             asked_at=self.states.asked.get(where),
             telemetry={key: condition[key] for key in ("temperature_c", "temperature_limit_c", "ecc")} if condition else None,
-            slices=told["slices"],
+            slices=told["slices"], strange_slices=self.unexplained(where),
         )
         record.update(excuse or {})
         return record
@@ -259,23 +286,23 @@ def unusable(found):
 
 def unasked(found, settings):
     """Without a DCMI library: a chip for each device node, and of it only what the PCI functions tell for certain."""
-    nodes = {int(os.path.basename(path)[len("davinci"):]): path for path in found["device_nodes"]}
+    paths = {int(os.path.basename(path)[len("davinci"):]): path for path in found["device_nodes"]}
     functions, families = found["chips"], {function["family"] for function in found["chips"]}
     if settings.family != "auto" and (not families or families == {settings.family}):
         families = {settings.family}
     if len(families) != 1 or None in families:
         kinds = ", ".join(sorted(family or "unknown" for family in families)) or "no NPU"
-        return Sight(True, [], [f"nobody tells what the chips of {', '.join(nodes.values())} are: there is no DCMI library, and PCI shows "
+        return Sight(True, [], [f"nobody tells what the chips of {', '.join(paths.values())} are: there is no DCMI library, and PCI shows "
                                 f"{kinds}; install the driver's libraries, or set `family`"], False)
-    only = functions[0] if len(functions) == len(nodes) == 1 else {}
+    only = functions[0] if len(functions) == len(paths) == 1 else {}
     bound = {bool(function["evidence"]["driver"]) for function in functions}
     chips = []
-    for phy_id, path in sorted(nodes.items()):
+    for phy_id, path in sorted(paths.items()):
         chip = dict.fromkeys((*IDENTITY, "aicore_count", "health_code", "error_codes", "error", "hung", "telemetry", "asked_at"))
         chip.update(
             phy_id=phy_id, family=min(families), pci_address=only.get("pci_address"), numa_node=only.get("numa_node"),
             driver_bound=min(bound) if len(bound) == 1 else None, device_node=path, device_node_present=os.path.exists(path),
-            dropped=False, unasked=True, slices=None if sliced(settings.dev_root) else [],
+            dropped=False, unasked=True, slices=None if nodes.slice_nodes(settings.dev_root) else [], strange_slices=[],
         )
         chips.append(chip)
     judge_nodes(chips, settings.dev_root)
@@ -286,8 +313,3 @@ def judge_nodes(chips, dev_root):
     """Add to each record why its device nodes are no good, "" where they are."""
     for chip, trouble in zip(chips, nodes.troubles(chips, dev_root)):
         chip["node_trouble"] = trouble
-
-
-def sliced(dev_root):
-    """Whether there are nodes of virtual devices; whose they are is not written there."""
-    return any(name.startswith("vdavinci") for name in os.listdir(dev_root))

@@ -31,7 +31,8 @@ class Node:
         self.next_review = None
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
-        self.chosen = None  # the resource of the family that has `resource_name`
+        self.chosen = None  # the resource of the family that has `resource_name`: the only kind that there was at first
+        self.warned: set = set()  # families whose shares were spoken about
 
     def update(self, sight, now):
         """Take what look.py saw. The names of the resources whose list changed."""
@@ -68,11 +69,8 @@ class Node:
         before, self.seen = self.seen, {}
         known = {seen.identity.key: seen.record for seen in before.values()}
         for identity, record in zip(self.names.assign(records, sight.complete), records):
-            slices = record.get("slices")
-            if slices is None:  # not known now: what was known last
-                slices = known.get(identity.key, {}).get("slices")
-            self.seen[identity.name] = Seen(identity, dict(record, slices=slices), False)
-            known.pop(identity.key, None)
+            last = known.pop(identity.key, {})
+            self.seen[identity.name] = Seen(identity, dict(record, **slices_of(record, last, identity)), False)
         entries = {entry.key: entry for entry in self.names.entries}
         for name, old in before.items():
             key = old.identity.key
@@ -107,12 +105,21 @@ class Node:
             )
             if record["family"] not in resources:
                 continue
-            offered, problems = units.forms(chip, record["slices"], resources[record["family"]], self.settings)
+            self.warn(record["family"])
+            offered, problems = units.forms(chip, record, resources[record["family"]], self.settings)
             self.problems += problems
             for resource, form in offered:
                 lists.setdefault(resource, {})[form.id] = form
         self.next_review = min(reviews) if reviews else None
+        self.names.save()
         return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}
+
+    def warn(self, family):
+        """Say once what `shares` needs on chips of this family (public reports; the vendor shares 310P and 310B only)."""
+        if self.settings.shares > 1 and family not in ("310p", "310b", *self.warned):
+            self.warned.add(family)
+            self.log("shares", "warning", cause=f"`shares` is {self.settings.shares}: on a chip of the family {family} a second container "
+                     "gets -8020 (the device is used) unless device-share is on for it: npu-smi set -t device-share -i CARD -c CHIP -d 1")
 
     def board(self, resource):
         if resource not in self.boards:
@@ -125,14 +132,28 @@ class Node:
         wanted = self.settings.resource_name
         if not wanted:
             return kinds
-        if self.chosen not in kinds.values():
-            self.chosen = min(kinds.values(), default=None)
+        if self.chosen is None and len(set(kinds.values())) == 1:
+            self.chosen = min(kinds.values())
         served = {family: wanted for family, kind in kinds.items() if kind == self.chosen}
         if len(served) < len(kinds):
             others = ", ".join(sorted(set(kinds) - set(served)))
-            self.problems.append(f"`resource_name` is {wanted}, but this node has several kinds of chips: only {', '.join(sorted(served))} "
-                                 f"is registered, {others} is not; set `family` to the one to serve, or leave `resource_name` empty")
+            now = f"none of {others} has it"
+            if served:
+                now = f"{', '.join(sorted(served))} has it until npu-agent starts anew, but not {others}"
+            self.problems.append(f"`resource_name` is {wanted}, but this node has several kinds of chips, and a pod must know what it "
+                                 f"gets: {now}; set `family` to the one to serve, or leave `resource_name` empty")
         return served
+
+
+def slices_of(record, last, identity):
+    """The slices of a chip: as told now, or else to this process, or else to one before; None where they never were."""
+    slices = record.get("slices")
+    if slices is not None:
+        identity.slices = slices
+    elif last.get("slices_told"):
+        slices = last["slices"]
+    told = slices is not None
+    return {"slices": slices if told else identity.slices, "slices_told": told}
 
 
 def missing(record, gone, why):

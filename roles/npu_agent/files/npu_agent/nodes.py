@@ -49,6 +49,15 @@ def same_device(paths):
     return found
 
 
+def slice_nodes(dev_root):
+    """{N of /dev/vdavinciN}, of virtual devices; whose they are is not written there."""
+    try:
+        names = os.listdir(dev_root)
+    except OSError:
+        return set()
+    return {int(name[len("vdavinci"):]) for name in names if name.startswith("vdavinci") and name[len("vdavinci"):].isdecimal()}
+
+
 def is_device(path):
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)

@@ -7,10 +7,9 @@ hardware, and would give it out twice.
   slices  static vNPUs that somebody made on the chip (`npu-smi set -t create-vnpu`); each kind is a resource of its own.
 """
 
-import glob
 import os
 
-from . import nodes
+from . import config, nodes
 from .chip import Slice
 
 # What the vendor's device plugin calls a template in resource names and ids. 910A, then 910B (A2) and A3, then 310P.
@@ -27,33 +26,46 @@ _310P = {
 KINDS = {"910": _910, "a2": _910B, "a3": _910B, "310p": _310P}
 
 
-def forms(chip, slices, resource, settings):
+def forms(chip, record, resource, settings):
     """([(resource, Chip)], problems): what of this chip is offered, and why something is not.
 
-    slices: [{"vdev_id", "template"}], None: never told. resource: that of the whole chip. A chip with a slice that cannot be named is not
-    offered at all: whole, it would be given out beside the slice.
+    record: of look.py, with `slices` [{"vdev_id", "template"}] as they were known last (None: never), and `slices_told`: the driver told
+    them to this process. resource: that of the whole chip. A chip with a slice that cannot be named is not offered at all: whole, it would
+    be given out beside the slice. One whose slices are not known keeps its place in the capacity, in the form that it had last.
     """
-    if slices is None and some_slices(settings.dev_root):
-        return [], [f"the driver does not tell which slices (vNPUs) {chip.id} has, and this node has some: the chip is not offered"]
+    slices, why = record["slices"], ""
+    if not record["slices_told"]:
+        if nodes.slice_nodes(settings.dev_root):
+            why = "the driver does not tell which slices (vNPUs) it has, and this node has some"
+        else:
+            slices = []  # each one has a node
     if not slices:
-        return [(resource, chip)], []
+        return [(resource, bar(chip, why or strange(record, settings.dev_root)))], []
     if settings.shares > 1:
         return [], [f"{chip.id} has slices (vNPUs), so it is not offered: `shares` is {settings.shares}, and a chip is either shared or "
                     "sliced; set `shares: 1`, or remove its vNPUs"]
     found, problems = [], []
     for entry in slices:
         kind = KINDS.get(chip.family, {}).get(entry["template"])
+        name = f"{resource}-{kind}"
         if kind is None:
             problems.append(f"{chip.id} has slice {entry['vdev_id']} of the template {entry['template']!r}, which npu-agent does not know "
                             f"for the family {chip.family}: neither that slice nor the whole chip is offered")
-            continue
-        found.append((f"{resource}-{kind}", part(chip, Slice(entry["vdev_id"], entry["template"], kind), settings.dev_root)))
+        elif len(name.rpartition("/")[2]) > config.NAME_LIMIT:
+            problems.append(f"{chip.id} has slice {entry['vdev_id']}, which is not offered: its resource would be {name}, with more than "
+                            f"{config.NAME_LIMIT} characters behind the '/'; set a shorter `resource_name`")
+        else:
+            piece = part(chip, Slice(entry["vdev_id"], entry["template"], kind), settings.dev_root)
+            found.append((name, bar(piece, why)))
     return found, problems
 
 
-def some_slices(dev_root):
-    """Whether this node has slices at all: each one has a device node."""
-    return bool(glob.glob(f"{glob.escape(dev_root)}/vdavinci[0-9]*"))
+def strange(record, dev_root):
+    """Why a chip without slices may have one that nobody knows yet."""
+    numbers = record.get("strange_slices")
+    if not numbers:
+        return ""
+    return f"it may have slices (vNPUs) that the driver has not told of: {', '.join(f'{dev_root}/vdavinci{number}' for number in numbers)}"
 
 
 def part(chip, piece, dev_root):
