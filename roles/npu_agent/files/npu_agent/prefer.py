@@ -152,7 +152,7 @@ def choose(rules, free, inside, tied, need):
         """[(cost, places in `free`)]: the cheapest way to take 0, 1, 2 … of the tied chips among these."""
         if depth == len(rules.nest):
             own = sorted((*tied[chip.id], place[chip.id]) for chip in chips if chip.id in tied)[:need]
-            table = [(0, ())]
+            table: list = [(0, ())]
             for rank, use, number in own:
                 table.append((table[-1][0] + (rank << rank_shift) + (use << use_shift), (*table[-1][1], number)))
             return table
