@@ -23,6 +23,9 @@ while len(code) < int(sys.argv[1]):
     code += os.read(0, int(sys.argv[1]) - len(code)) or sys.exit(1)
 exec(marshal.loads(code))
 """
+# At once, not for each child: when a child has to be replaced, descriptors may have run out, or a newer version taken the files' place.
+_loader: Any = _dcmi.__spec__.loader
+CODE = marshal.dumps(_loader.get_code(_dcmi.__name__))
 NOISE_BYTES = 4096
 
 
@@ -54,15 +57,10 @@ class Child:
 
     def __init__(self, library, install_path="/usr/local/Ascend", argv=None):
         environment = dict(os.environ)
-        inherited = environment.get("LD_LIBRARY_PATH")
-        environment["LD_LIBRARY_PATH"] = library_path(install_path) + (":" + inherited if inherited else "")
+        environment["LD_LIBRARY_PATH"] = library_path(install_path)  # nothing inherited: library_faults() could not vouch for it
         environment["LC_ALL"] = "C"
-        code = b""
-        argv = list(argv or [])
-        if not argv:
-            loader: Any = _dcmi.__spec__.loader
-            code = marshal.dumps(loader.get_code(_dcmi.__name__))
-            argv = [sys.executable, "-I", "-S", "-c", BOOTSTRAP, str(len(code))]
+        code = b"" if argv else CODE
+        argv = list(argv or [sys.executable, "-I", "-S", "-c", BOOTSTRAP, str(len(CODE))])
         self._noise, self._buffer, self.ended = b"", b"", False
         try:
             self.noise, write_end = os.pipe()

@@ -25,9 +25,10 @@ from typing import Any
 
 from ._dcmi_child import Child, DcmiError, library_path
 
-__all__ = ["DcmiClient", "DcmiError", "find_library", "library_faults", "library_path", "library_places"]
+__all__ = ["DcmiClient", "DcmiError", "find_library", "library_faults", "library_path", "library_places", "load_faults"]
 
 MAX_LINKS = 40  # as many as the kernel follows
+MAX_FAULTS = 4  # that are told
 REAP_SECONDS = 2.0  # a process that sleeps in the driver cannot die before the driver lets go of it
 
 
@@ -53,23 +54,46 @@ def library_faults(path, own=None):
 
     own: user id of the process (default: this one's). A sticky folder does not help: names that are gone may be made by anybody.
     """
-    good = {0, os.geteuid() if own is None else own}
     faults = []
     for place in _way(path):
         try:
-            found = os.lstat(place)
+            faults += _faults_of(place, own)
         except OSError as error:
             return faults + ["%s: %s" % (place, error.strerror)]
-        if found.st_uid not in good:
-            try:
-                owner = pwd.getpwuid(found.st_uid).pw_name
-            except KeyError:
-                owner = "user %d" % found.st_uid
-            faults.append("%s belongs to %s; `chown root %s` mends it" % (place, owner, place))
-        elif found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
-            mode = stat.S_IMODE(found.st_mode)
-            faults.append("%s has mode %04o, so others than root may write to it; `chmod go-w %s` mends it" % (place, mode, place))
     return faults
+
+
+def load_faults(library, install_path="/usr/local/Ascend", own=None):
+    """library_faults() of the library and of all that it may load: the vendor's folders that there are, and the libraries in them."""
+    faults, places = library_faults(library, own), {}
+    for folder in library_path(install_path).split(":"):
+        try:
+            names = [name for name in sorted(os.listdir(folder)) if ".so" in name]
+        except OSError:
+            continue  # the loader finds nothing there either
+        for name in [""] + names:
+            places.update(dict.fromkeys(_way(os.path.join(folder, name))))
+    for place in places:
+        try:
+            faults += [fault for fault in _faults_of(place, own) if fault not in faults]
+        except OSError:
+            pass  # a link to nothing; who could make that is asked at its folder
+    return faults if len(faults) <= MAX_FAULTS else faults[:MAX_FAULTS] + ["and %d more" % (len(faults) - MAX_FAULTS)]
+
+
+def _faults_of(place, own):
+    """The same of one step of the way; OSError when it is not there."""
+    found = os.lstat(place)
+    if found.st_uid not in (0, os.geteuid() if own is None else own):
+        try:
+            owner = pwd.getpwuid(found.st_uid).pw_name
+        except KeyError:
+            owner = "user %d" % found.st_uid
+        return ["%s belongs to %s; `chown root %s` mends it" % (place, owner, place)]
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+        mode = stat.S_IMODE(found.st_mode)
+        return ["%s has mode %04o, so others than root may write to it; `chmod go-w %s` mends it" % (place, mode, place)]
+    return []
 
 
 def _way(path):

@@ -147,7 +147,7 @@ def node():
 
 @pytest.fixture
 def driver(agent, node, monkeypatch):
-    monkeypatch.setattr(agent, "library_faults", lambda path: [])
+    monkeypatch.setattr(agent, "load_faults", lambda library, install_path: [])
     return agent.Driver("/x/libdcmi.so", SETTINGS, node, clock=node.clock, start=node.start)
 
 

@@ -21,6 +21,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client i
     library_faults,
     library_path,
     library_places,
+    load_faults,
 )
 
 
@@ -343,3 +344,50 @@ def test_library_that_others_could_change(safe, steps, own, faults):
     found = library_faults(str(safe / "lib/libdcmi.so"), own)
     for said, wanted in zip(found, faults, strict=True):
         assert re.match(re.escape(str(safe)) + "/" + wanted, said), said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.parametrize(("step", "fault"), [
+    (("driver/lib64/libc_sec.so", "file", 0o777, 0), "driver/lib64/libc_sec.so has mode 0777"),
+    (("driver/lib64/driver/libascend_hal.so.1", "file", 0o644, 12345), "driver/lib64/driver/libascend_hal.so.1 belongs to user 12345"),
+    (("driver/lib64/common", "folder", 0o777, 0), "driver/lib64/common has mode 0777"),
+    (("driver/lib64/libc_sec.so", "link", "../../open/libc_sec.so", 0), "open has mode 0777"),
+    (("driver/lib64/libgone.so", "link", "nowhere", 0), None),
+    (("driver/lib64/notes.txt", "file", 0o777, 0), None),
+    (("driver/tools", "folder", 0o777, 0), None),
+])
+def test_libraries_beside_it_that_others_could_change(safe, step, fault):
+    for folder in ("driver", "driver/lib64", "driver/lib64/driver", "lib"):
+        place(safe / folder, "folder", 0o755)
+    place(safe / "lib/libdcmi.so", "file", 0o644)
+    place(safe / "open", "folder", 0o777)
+    place(safe / "open/libc_sec.so", "file", 0o644)
+    place(safe / step[0], *step[1:])
+    found = load_faults(str(safe / "lib/libdcmi.so"), str(safe), 0)
+    assert [one.startswith(f"{safe}/{fault}") for one in found] == [True] * (fault is not None), found
+
+
+def test_many_faults_are_counted(safe):
+    for folder in ("driver", "driver/lib64"):
+        place(safe / folder, "folder", 0o755)
+    for number in range(9):
+        place(safe / f"driver/lib64/lib{number}.so", "file", 0o666)
+    place(safe / "libdcmi.so", "file", 0o644)
+    found = load_faults(str(safe / "libdcmi.so"), str(safe))
+    assert len(found) == 5 and found[-1] == "and 5 more"
+
+
+def test_the_child_inherits_no_places_of_libraries(client_of, odd_library, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    client = client_of(odd_library())
+    client.call("open")
+    with open(f"/proc/{client.pid}/environ", encoding="utf-8") as stream:
+        variables = dict(word.split("=", 1) for word in stream.read().split("\0") if word)
+    assert variables["LD_LIBRARY_PATH"] == library_path()
+
+
+def test_a_child_starts_when_no_file_can_be_opened(client_of, odd_library, monkeypatch):
+    """The code of the child is there from the start: descriptors may run out, or an update takes the package's files away."""
+    loader = type(_dcmi.__spec__.loader)
+    monkeypatch.setattr(loader, "get_code", lambda *_unused: pytest.fail("the code was read again"))
+    assert client_of(odd_library()).call("open")

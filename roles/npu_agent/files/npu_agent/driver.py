@@ -12,7 +12,7 @@ from collections import Counter, deque, namedtuple
 from typing import Any, Optional
 
 from ._hardware._dcmi_child import Child, DcmiError
-from ._hardware._dcmi_client import library_faults
+from ._hardware._dcmi_client import load_faults
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
 DIE_SECONDS = 0.5  # for a process that was killed
@@ -168,7 +168,7 @@ class Driver:
         return worker
 
     def spawn(self, tell):
-        unsafe = library_faults(self.library)
+        unsafe = load_faults(self.library, self.settings.install_path)
         if unsafe:
             raise DcmiError(f"{self.library} is not loaded: {'; '.join(unsafe)}", "dcmi_library_unsafe")
         worker = Worker(self.start(self.library, self.settings.install_path), self.watch, self.clock, tell)
