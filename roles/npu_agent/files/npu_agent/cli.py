@@ -76,9 +76,10 @@ def serve(settings, levels, source):
     sys.modules["ssl"] = None  # type: ignore[assignment]
     from . import serve as service  # noqa: PLC0415  the driver is asked while gRPC loads
 
-    if service.serve(settings, levels, eyes, log, source):
+    status = service.serve(settings, levels, eyes, log, source)
+    if status is None:
         reload.execute()
-    return 0
+    return status
 
 
 def check(settings, levels, list_settings):

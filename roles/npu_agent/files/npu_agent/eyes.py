@@ -37,6 +37,7 @@ class Eyes(threading.Thread):
         self.bell = Bell(self.watch)
         self.prober = Prober(settings, log, changed=self.bell.ring)
         self.last = None  # the newest sight, as it was before the prober's answers
+        self.beat = time.monotonic()  # when this thread last did anything
 
     def run(self):
         self.prober.start()
@@ -83,6 +84,7 @@ class Eyes(threading.Thread):
             looker.wait(left if quick is None else min(left, quick))
 
     def check(self):
+        self.beat = time.monotonic()
         if self.over.is_set():
             raise Over
         if self.prober.news and self.last is not None:

@@ -29,6 +29,7 @@ class Node:
         self.problems, self.looked = [], []
         self.sight = None  # the newest one
         self.next_review = None
+        self.silent = ""  # why nothing is known of the chips any more
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
         self.chosen = None  # the resource of the family that has `resource_name`: the only kind that there was at first
@@ -36,9 +37,16 @@ class Node:
 
     def update(self, sight, now):
         """Take what look.py saw. The names of the resources whose list changed."""
-        self.present, self.sight = sight.present, sight
+        self.present, self.sight, self.silent = sight.present, sight, ""
         self.take(sight)
         return self.judge(now, sight.events)
+
+    def silence(self, reason):
+        """Until the next update no chip may take work. Judges nothing: judging may be what fails. The resources whose list changed."""
+        self.silent, chips = reason, {}
+        for resource, board in self.boards.items():
+            chips[resource] = {name: chip._replace(healthy=False, reason=reason) for name, chip in board.chips.items()}
+        return {resource for resource in chips if self.boards[resource].publish(chips[resource], self.settings.shares)}
 
     def stand_by(self, idle, now):
         """Another agent serves this node, or (not `idle`) it has ended, and the chips have the names that it has left."""
@@ -109,7 +117,7 @@ class Node:
             offered, problems = units.forms(chip, record, resources[record["family"]], self.settings)
             self.problems += problems
             for resource, form in offered:
-                lists.setdefault(resource, {})[form.id] = form
+                lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent)
         self.next_review = min(reviews) if reviews else None
         self.names.save()
         return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+import time
+import traceback
 
 from . import __version__, config, reload, status
 from .log import Once
@@ -15,10 +17,12 @@ from .node import Node
 from .plugin import encode, numa_nodes
 from .session import STANDBY, Session
 from .watch import Folder
+from .watchdog import Watchdog, limit, pause
 
 END_SECONDS = 1.4  # for the streams: `drain` and the grace of calls fit in
 LIMIT_SECONDS = 1.9  # then the process ends whatever else does not
 SOONEST_REVIEW = 0.02
+TRACE_LINES = 6  # the end of a traceback: where the fault is
 
 
 class Service:
@@ -31,9 +35,10 @@ class Service:
         self.folder = Folder(settings.kubelet_dir, log)
         self.sessions, self.tasks = {}, []
         self.endpoint = status.Endpoint(self)
-        self.say, self.say_problems = Once(log), Once(log)
-        self.stopping, self.execute = asyncio.Event(), False
+        self.say, self.say_problems, self.say_silent = Once(log), Once(log), Once(log)
+        self.stopping, self.execute, self.status = asyncio.Event(), False, 0
         self.timer = None
+        self.watchdog = Watchdog(asyncio.get_running_loop().time())
         self.looked_at = None  # monotonic time of the last look at which the driver told of all chips
         self.faults = []  # of a configuration that was refused
 
@@ -48,7 +53,8 @@ class Service:
             else:
                 self.counters["looks_failed"] += 1
             self.counters["fault_events"] += len(sight.events)
-            self.node.update(sight, when)
+            self.watchdog.heard()
+            self.guarded(lambda sight=sight, when=when: self.node.update(sight, when))
         reload.reap(self.source.inherited)
         self.log.flush()
         self.judged()
@@ -63,14 +69,42 @@ class Service:
         return notify
 
     def review(self):
-        self.node.review(asyncio.get_running_loop().time())
+        self.guarded(lambda: self.node.review(asyncio.get_running_loop().time()))
         self.judged()
 
     def standing_by(self, idle):
         """Another agent serves, or this one does again: it goes by the names that the other one has left."""
-        self.node.stand_by(any(session.state == STANDBY for session in self.sessions.values()), asyncio.get_running_loop().time())
+        standby = any(session.state == STANDBY for session in self.sessions.values())
+        self.guarded(lambda: self.node.stand_by(standby, asyncio.get_running_loop().time()))
         if not idle:
             self.judged()
+
+    def guarded(self, judge):
+        """A fault of ours must not leave the boards as they were, for ever."""
+        try:
+            judge()
+        except Exception as error:
+            self.silence(f"a fault of npu-agent: {error!r}", traceback.format_exc().splitlines()[-TRACE_LINES:])
+        else:
+            if not self.node.silent:
+                self.say_silent.over()
+
+    def silence(self, reason, trace=()):
+        self.say_silent("no chip may take work", "error", cause=reason, **({"trace": trace} if trace else {}))
+        try:
+            self.node.silence(reason)
+        except Exception as error:
+            self.fail(f"{reason}; then: {error!r}")
+
+    def watch(self):
+        """Whether the eyes still see."""
+        loop, allowed = asyncio.get_running_loop(), limit(self.settings, self.node.present)
+        loop.call_later(pause(allowed), self.watch)
+        over = self.watchdog.tick(loop.time(), self.eyes.is_alive(), time.monotonic() - self.eyes.beat, allowed)
+        if self.watchdog.trouble not in ("", self.node.silent):
+            self.silence(self.watchdog.trouble)
+        if over:
+            self.fail(self.watchdog.trouble)
 
     def judged(self):
         """After each judgement: new resources get a session, and time is kept for the next one."""
@@ -112,7 +146,14 @@ class Service:
 
     def give_up(self):
         self.log("stopped", "warning", cause="something did not end in time")
-        os._exit(0)
+        os._exit(self.status)
+
+    def fail(self, cause):
+        """End, for whoever supervises this process to start it anew."""
+        if not self.stopping.is_set():
+            self.log("cannot go on, ending", "error", cause=cause)
+            self.status = 1
+            self.stop()
 
     def reload(self):
         """Read the configuration again. A faulty one changes nothing."""
@@ -139,6 +180,7 @@ class Service:
         self.log("configuration read again", changed=told, notes=levels.notes)
         self.node.reload(self.settings, levels)
         self.eyes.reconsider()
+        self.watchdog.heard()
         self.review()
 
     async def run(self):
@@ -151,6 +193,7 @@ class Service:
         self.folder.look()
         self.eyes.notify = self.notifier(loop)
         self.take()
+        self.watch()
         self.tasks.append(asyncio.ensure_future(self.endpoint.start()))
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
@@ -171,15 +214,15 @@ class Service:
 
 
 def serve(settings, levels, eyes, log, source):
-    """Serve until a signal ends it. True: this process is to be executed anew."""
+    """Serve until a signal ends it. The exit status; None: this process is to be executed anew."""
     log("started", version=__version__, kubelet_dir=settings.kubelet_dir, allocate_mode=settings.allocate_mode,
         allocate_by=settings.allocate_by, cdi_folder=settings.cdi_folder or None)
 
     async def run():
         service = Service(settings, levels, eyes, log, source)  # made inside: Python 3.9 ties events to the loop that runs
         await service.run()
-        return service.execute
+        return None if service.execute else service.status
 
-    again = asyncio.run(run())
+    code = asyncio.run(run())
     eyes.stop()
-    return again
+    return code

@@ -44,7 +44,7 @@ def ready_report(service):
     """`healthy` and `total` are chips; those of `resources` are the ids that kubelet counts."""
     node, sessions = service.node, list(service.sessions.values())
     state, reasons = state_of(service)
-    reasons += [problem for problem in node.problems if not any(problem in reason for reason in reasons)]
+    reasons += [problem for problem in [*node.problems, *filter(None, [node.silent])] if not any(problem in reason for reason in reasons)]
     resources = []
     for session in sessions:
         healthy, total = session.board.count()
@@ -143,7 +143,8 @@ class Endpoint:
 
     def answer(self, target):
         if target == "/healthz":
-            return 200, "text/plain; charset=utf-8", "ok\n"
+            silent = self.service.node.silent
+            return 503 if silent else 200, "text/plain; charset=utf-8", f"{silent or 'ok'}\n"
         if target == "/readyz":
             report = ready_report(self.service)
             return 200 if report["ready"] else 503, "application/json", json.dumps(report) + "\n"
