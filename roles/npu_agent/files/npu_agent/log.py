@@ -61,6 +61,23 @@ class Log:
             self.waiting = b""  # nobody reads any more: serving devices is worth more than the log
 
 
+class Seldom:
+    """A line of each kind at most once in so many seconds; the next one says how many were left out."""
+
+    def __init__(self, log, seconds, clock=time.monotonic):
+        self.log, self.seconds, self.clock = log, seconds, clock
+        self.said, self.left_out = {}, {}
+
+    def __call__(self, kind, event, level="info", **fields):
+        now = self.clock()
+        if now - self.said.get(kind, now - self.seconds) < self.seconds:
+            self.left_out[kind] = self.left_out.get(kind, 0) + 1
+            return
+        self.said[kind] = now
+        left_out = self.left_out.pop(kind, 0)
+        self.log(event, level, **fields, **({"left_out": left_out} if left_out else {}))
+
+
 class Once:
     """Says a state when it begins, not again while it lasts."""
 

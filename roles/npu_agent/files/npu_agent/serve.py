@@ -12,7 +12,7 @@ import time
 import traceback
 
 from . import __version__, config, reload, status
-from .log import Once
+from .log import Once, Seldom
 from .node import Node
 from .plugin import encode, numa_nodes
 from .session import STANDBY, Session
@@ -22,6 +22,7 @@ from .watchdog import Watchdog, limit, pause
 END_SECONDS = 1.4  # for the streams: `drain` and the grace of calls fit in
 LIMIT_SECONDS = 1.9  # then the process ends whatever else does not
 SOONEST_REVIEW = 0.02
+FAULT_SECONDS = 60.0  # between two lines about the same fault
 TRACE_LINES = 6  # the end of a traceback: where the fault is
 
 
@@ -36,6 +37,7 @@ class Service:
         self.sessions, self.tasks = {}, []
         self.endpoint = status.Endpoint(self)
         self.say, self.say_problems, self.say_silent = Once(log), Once(log), Once(log)
+        self.say_fault = Seldom(log, FAULT_SECONDS)
         self.stopping, self.execute, self.status = asyncio.Event(), False, 0
         self.timer = None
         self.watchdog = Watchdog(asyncio.get_running_loop().time())
@@ -84,17 +86,23 @@ class Service:
         try:
             judge()
         except Exception as error:
-            self.silence(f"a fault of npu-agent: {error!r}", traceback.format_exc().splitlines()[-TRACE_LINES:])
+            self.silence(f"a fault of npu-agent: {error!r}", trace(error))
         else:
             if not self.node.silent:
                 self.say_silent.over()
 
-    def silence(self, reason, trace=()):
-        self.say_silent("no chip may take work", "error", cause=reason, **({"trace": trace} if trace else {}))
+    def silence(self, reason, lines=()):
+        self.say_silent("no chip may take work", "error", cause=reason, **({"trace": lines} if lines else {}))
         try:
             self.node.silence(reason)
         except Exception as error:
             self.fail(f"{reason}; then: {error!r}")
+
+    def fault(self, _loop, context):
+        """What nobody caught: the loop tells, of a socket that accepts nothing for want of descriptors ten times a second."""
+        error, what = context.get("exception"), context["message"]
+        self.say_fault((what[:32], type(error)), "a fault of npu-agent", "error", cause=f"{what}: {error!r}" if error else what,
+                       trace=trace(error) if error else [])
 
     def watch(self):
         """Whether the eyes still see."""
@@ -188,6 +196,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
+        loop.set_exception_handler(self.fault)
         if self.source.asked:
             self.reload()
         self.folder.look()
@@ -211,6 +220,11 @@ class Service:
         self.endpoint.close()
         if not self.execute:
             self.log("stopped")
+
+
+def trace(error):
+    """The last lines of an exception's traceback, as a list."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()[-TRACE_LINES:]
 
 
 def serve(settings, levels, eyes, log, source):

@@ -111,11 +111,13 @@ class Session:
             self.fail(f"kubelet refused the registration: {error.details() or error.code().name}")
         finally:
             self.registered = False
-            taken = plugin.own is not None and not plugin.owned() and alive(self.path)
-            if self.drain:
-                await plugin.drain()
-            await plugin.close()
-            self.plugin = None
+            try:
+                taken = plugin.own is not None and not plugin.owned() and alive(self.path)
+                if self.drain:
+                    await plugin.drain()
+            finally:
+                await plugin.close()
+                self.plugin = None
         if taken:
             await self.stand_by()
         else:
@@ -210,12 +212,12 @@ class Session:
 
 def alive(path):
     """Somebody listens on this socket. One with a full queue does, too; nobody is waited for."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
             probe.connect(path)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
     return True

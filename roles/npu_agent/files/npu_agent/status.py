@@ -8,6 +8,9 @@ from . import __version__
 from .session import DRIVER, KUBELET, NO_NPU, REGISTERING, SERVING, STANDBY, STARTING
 
 LIMIT = 8192
+CONNECTIONS = 32  # at once; the descriptors are also those of kubelet's calls
+BACKLOG = 32  # asyncio takes so many before it looks at the first
+SECONDS = 5.0  # for a request to come, and for the answer to go
 # Of several resources the state to tell is the first of these that one of them is in.
 WORST = (STARTING, REGISTERING, STANDBY, KUBELET, SERVING)
 
@@ -126,12 +129,12 @@ class Endpoint:
     """As little HTTP as a probe and a scraper need: GET, one answer, connection closed."""
 
     def __init__(self, service):
-        self.service, self.server = service, None
+        self.service, self.server, self.open = service, None, 0
 
     async def start(self):
         host, port = self.service.settings.listen
         try:
-            self.server = await asyncio.start_server(self.handle, host, port, limit=LIMIT)
+            self.server = await asyncio.start_server(self.handle, host, port, limit=LIMIT, backlog=BACKLOG)
         except OSError as error:
             # Serving devices is worth more than this address.
             self.service.log("no status address", "error", listen=f"{host}:{port}", cause=str(error),
@@ -153,8 +156,13 @@ class Endpoint:
         return 404, "text/plain; charset=utf-8", "there are /healthz, /readyz and /metrics\n"
 
     async def handle(self, reader, writer):
+        if self.open >= CONNECTIONS:
+            writer.transport.abort()
+            return
+        self.open += 1
+        writer.transport.set_write_buffer_limits(0)  # so that drain() waits for all of the answer
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
             words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
             if len(words) == 3 and words[0] in ("GET", "HEAD"):
                 status, kind, body = self.answer(words[1].split("?", 1)[0])
@@ -164,8 +172,11 @@ class Endpoint:
             data = body.encode()
             head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
             writer.write(head.encode() + (b"" if words[0] == "HEAD" else data))
-            await asyncio.wait_for(writer.drain(), 5)
+            await asyncio.wait_for(writer.drain(), SECONDS)
+            writer.close()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError):
             pass
         finally:
-            writer.close()
+            self.open -= 1
+            if not writer.is_closing():
+                writer.transport.abort()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the agent does when there is too much of something: connections, descriptors, lines."""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from agent_rig import until
+
+
+def connect(stack, agent):
+    return stack.enter_context(socket.create_connection(("127.0.0.1", agent.port)))
+
+
+def closed(client):
+    with contextlib.suppress(ConnectionResetError):
+        return bool(select.select([client], [], [], 0)[0]) and client.recv(1) == b""
+    return True
+
+
+def test_so_many_connections_and_no_more(pair):
+    rig, agent = pair
+    with contextlib.ExitStack() as stack:
+        clients = [connect(stack, agent) for _unused in range(100)]
+        refused = set()
+
+        def count():
+            refused.update(client for client in clients if client not in refused and closed(client))
+            return len(refused)
+
+        until(lambda: count() >= 68)
+        assert count() == 68
+    until(lambda: agent.get("/healthz") == (200, "ok\n"))
+    assert rig.numbers() == (8, 8)
+
+
+def test_who_says_nothing_or_reads_nothing_is_not_waited_for(pair):
+    _rig, agent = pair
+    with contextlib.ExitStack() as stack:
+        silent, deaf = connect(stack, agent), stack.enter_context(socket.socket())
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        deaf.connect(("127.0.0.1", agent.port))
+        deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        until(lambda: closed(silent), 15)
+    assert agent.get("/healthz") == (200, "ok\n")
+
+
+def test_no_descriptors_left_is_one_line(pair):
+    _rig, agent = pair
+    room = len(os.listdir(f"/proc/{agent.pid}/fd")) + 3
+    subprocess.run(["prlimit", "--pid", str(agent.pid), f"--nofile={room}:"], check=True)
+    with contextlib.ExitStack() as stack:
+        for _unused in range(20):
+            connect(stack, agent)
+        (event,) = until(lambda: agent.events("a fault of npu-agent"))
+        assert "out of system resource" in event["cause"] and "Too many open files" in event["trace"][-1]
+    subprocess.run(["prlimit", "--pid", str(agent.pid), "--nofile=1024:"], check=True)
+    until(lambda: agent.get("/healthz") == (200, "ok\n"))
+    assert "\nTraceback" not in agent.text() and len(agent.events("a fault of npu-agent")) == 1
+
+
+def test_a_server_is_closed_whatever_fails_before(package, tmp_path, monkeypatch):
+    from npu_agent import session
+
+    class Plugin:
+        own, closed = (1, 1), 0
+
+        def __init__(self, *_unused):
+            pass
+
+        def owned(self):
+            raise MemoryError
+
+        async def open(self, path):
+            raise OSError("no room")
+
+        async def close(self):
+            Plugin.closed += 1
+
+    async def run():
+        with socket.socket(socket.AF_UNIX) as kubelet:
+            kubelet.bind(str(tmp_path / "kubelet.sock"))
+            kubelet.listen()
+            one = session.Session(SimpleNamespace(kubelet_dir=str(tmp_path)), SimpleNamespace(resource="a/b"), None,
+                                  lambda *_unused, **_more: None, {}, holders=None, standing_by=None)
+            with pytest.raises(MemoryError):
+                await one.once()
+
+    monkeypatch.setattr(session, "Plugin", Plugin)
+    asyncio.run(run())
+    assert Plugin.closed == 1
+
+
+def test_nobody_listens_where_no_socket_can_be_made(package, monkeypatch):
+    from npu_agent import session
+
+    def none_left(*_unused):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(session.socket, "socket", none_left)
+    assert not session.alive("/x")
+
+
+def test_lines_of_a_kind_are_seldom(package):
+    from npu_agent.log import Seldom
+
+    lines, time = [], [0.0]
+    say = Seldom(lambda event, level="info", **fields: lines.append((event, fields)), 10, lambda: time[0])
+    for now, kind in ((0, "a"), (1, "a"), (2, "b"), (9, "a"), (10, "a"), (20, "a")):
+        time[0] = now
+        say(kind, kind, at=now)
+    assert lines == [("a", {"at": 0}), ("b", {"at": 2}), ("a", {"at": 10, "left_out": 2}), ("a", {"at": 20})]
