@@ -86,7 +86,7 @@ class Agent(Process):
             "NPU_AGENT_DEV_ROOT": str(rig.dev), "NPU_AGENT_KUBELET_DIR": str(rig.plugins), "NPU_AGENT_DCMI_LIBRARY": str(rig.library),
             "NPU_AGENT_POLL_SECONDS": "0.1", "NPU_AGENT_RECOVERY_SECONDS": "0", "NPU_AGENT_FLAP_COUNT": "0",
             "NPU_AGENT_STATE_DIR": str(rig.folder / "state"), "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}",
-            "NPU_AGENT_CONFIG": str(rig.config),
+            "NPU_AGENT_CONFIG": str(rig.config), "NPU_AGENT_POD_RESOURCES": str(rig.folder / "pods/kubelet.sock"),
         }
         for key, value in settings.items():  # None: as the configuration has it
             if value is None:

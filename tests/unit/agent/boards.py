@@ -19,9 +19,9 @@ def sliced(phy_id, vdev_id, template="vir02", kind="2c", family="310p", **change
     return chip(phy_id, family, id=f"c-{kind}-{vdev_id}-{phy_id}", slice=Slice(vdev_id, template, kind), **changes)
 
 
-def board(chips, shares=1, resource="huawei.com/Ascend910"):
+def board(chips, shares=1, resource="huawei.com/Ascend910", forms=None):
     from npu_agent import units
 
     named = {chip.id: chip for chip in chips}
     family = chips[0].family if chips else None
-    return SimpleNamespace(resource=resource, family=family, chips=named, units=units.ids(named, shares))
+    return SimpleNamespace(resource=resource, family=family, chips=named, units=units.ids(named, shares), forms=forms or {})

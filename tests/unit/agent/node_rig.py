@@ -51,6 +51,11 @@ def sight(*records, present=True, problems=(), complete=True, events=()):
     return Sight(present, list(records), list(problems), complete, list(events))
 
 
+def told(node, now, held=(), sure=True):
+    """Kubelet tells which pods have chips: [(resource, id, pod)]."""
+    return node.hold({(resource, unit): pod for resource, unit, pod in held}, now, asked=now, sure=sure)
+
+
 def state(board):
     return {name: chip.healthy for name, chip in board.units.items()}
 

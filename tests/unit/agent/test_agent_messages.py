@@ -14,7 +14,7 @@ from agent_rig import REPO
 from google.protobuf import descriptor_pb2
 from kubelet_standin import api, wire
 
-PROTO = REPO / "roles/npu_agent/files/npu_agent/device_plugin.proto"
+PROTOS = [REPO / "roles/npu_agent/files/npu_agent" / name for name in ("device_plugin.proto", "pod_resources.proto")]
 # Oldest: the last release before generated code changed (what distributions with Python 3.9 have). Pure Python: fits any interpreter.
 OLDEST = "protobuf==3.20.3"
 
@@ -37,15 +37,16 @@ print(json.dumps({"version": __version__, "ids": list(again.container_requests[0
 """
 
 
-def test_same_as_the_compiler_makes(package, tmp_path):
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda path: path.stem)
+def test_same_as_the_compiler_makes(package, tmp_path, proto):
     from grpc_tools import protoc
 
     from npu_agent import messages
 
-    shutil.copy(PROTO, tmp_path)
-    assert protoc.main(["protoc", f"-I{tmp_path}", f"--descriptor_set_out={tmp_path}/set", PROTO.name]) == 0
+    shutil.copy(proto, tmp_path)
+    assert protoc.main(["protoc", f"-I{tmp_path}", f"--descriptor_set_out={tmp_path}/set", proto.name]) == 0
     (compiled,) = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
-    made = messages.describe(PROTO.read_text())
+    made = messages.describe(proto.read_text())
     assert [message.name for message in made.message_type] == [message.name for message in compiled.message_type]
     for mine, theirs in zip(made.message_type, compiled.message_type, strict=True):
         for message in (mine, theirs):
@@ -57,7 +58,7 @@ def test_same_as_the_compiler_makes(package, tmp_path):
 def test_every_message_of_the_services_is_there(package):
     from npu_agent import messages
 
-    for name in re.findall(r"(?:rpc \w+\(|returns \((?:stream )?)(\w+)\)", PROTO.read_text()):
+    for name in re.findall(r"(?:rpc \w+\(|returns \((?:stream )?)(\w+)\)", "".join(proto.read_text() for proto in PROTOS)):
         assert hasattr(messages, name)
 
 

@@ -5,7 +5,7 @@ import os
 import threading
 from types import SimpleNamespace
 
-from node_rig import A2, P310, record, sight, state
+from node_rig import A2, P310, record, sight, state, told
 
 
 def test_changes_only_are_told(make):
@@ -85,6 +85,7 @@ def test_an_event_counts_for_its_chip_only(make):
     node.update(sight(record(0), record(1)), 0)
     node.update(sight(record(1, vdie="die0"), events=[fault]), 1)
     node.update(sight(record(1, vdie="die0"), record(0, 1, vdie="die1", error_codes=None)), 2)
+    told(node, 4)
     assert state(node.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": True}
 
 
@@ -162,6 +163,7 @@ def test_names_stay_with_the_hardware(make, tmp_path):
     node.names.file.writer.join(10)
     later = make(state_dir=str(folder))
     later.update(sight(record(1, vdie="die0"), record(0, 3, vdie="die1")), 0)  # the driver has numbered them anew
+    told(later, 60)
     units = later.boards[A2].units
     assert {name: (chip.phy_id, chip.healthy) for name, chip in units.items()} == {"Ascend910-0": (1, True), "Ascend910-1": (0, False)}
 
@@ -192,9 +194,11 @@ def test_a_chip_that_tells_late_who_it_is_has_one_name(make, tmp_path):
     later = make(state_dir=str(folder))
     dumb = record(1, None, vdie=None, pci_address=None, device_id=None, hung=10.0, error="hangs")
     later.update(sight(record(0, vdie="die1", pci_address="0000:01:00.0"), dumb, complete=False), 0)
-    assert state(later.boards[A2]) == {"Ascend910-1": True, "Ascend910-2": False}
+    assert state(later.boards[A2]) == {"Ascend910-1": False, "Ascend910-2": False}
+    assert "waiting for kubelet" in later.boards[A2].units["Ascend910-1"].reason
     later.update(sight(record(0, vdie="die1", pci_address="0000:01:00.0"),
                        record(1, vdie="die0", pci_address="0000:00:00.0")), 1)
+    told(later, 60)
     assert state(later.boards[A2]) == {"Ascend910-0": True, "Ascend910-1": True}
     assert sorted(entry.name for entry in later.names.entries) == ["Ascend910-0", "Ascend910-1"]
 

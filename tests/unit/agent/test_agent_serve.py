@@ -244,9 +244,9 @@ def test_the_one_that_stands_by_takes_over(pair):
     old.await_state("standby")
     # The names are the new one's meanwhile, and the old one goes on with those.
     table = rig.folder / "state/names.json"
-    rig.put({"chips.0.phy_id": 7, "chips.7.phy_id": 0})
+    rig.change("chips.0.serial", "NEW")
     os.utime(rig.dev / "davinci0")  # the driver has made its nodes anew
-    until(lambda: json.loads(table.read_text())["names"]["Ascend910-0"]["phy_id"] == 7, what="the number of a chip in the table")
+    until(lambda: json.loads(table.read_text())["names"]["Ascend910-0"]["serial"] == "NEW", what="what the new one has seen in the table")
     until(lambda: not any("another agent keeps" in reason for reason in new.report()["reasons"]), what="a table that is the new one's")
     new.stop()
     old.await_state("serving")

@@ -17,7 +17,7 @@ same (the container finds out, and kubelet has been told). One that is gone is n
 
 import os
 
-from . import cdi, mounts, nodes
+from . import cdi, claims, mounts, nodes
 from ._hardware._families import FAMILIES
 
 VARIABLE = "ASCEND_VISIBLE_DEVICES"  # never "all" (vendor runtime)
@@ -59,8 +59,7 @@ def chosen(ids, board):
     for name in ids:
         chip = board.units.get(name)
         if chip is None:
-            raise Refused(f"{name[:80]} is no id of {board.resource} on this node (there are: {listed(board.units)}); if chips were "
-                          "exchanged or `shares` was changed, restart kubelet there")
+            raise Refused(unknown(name[:80], board))
         if chip.gone:
             raise Refused(f"{chip.id} (PCI {chip.pci_address}) is gone from this node: {chip.reason}; kubelet was told so, a new pod gets "
                           "another chip; see `npu-agent discover` and `dmesg` there")
@@ -69,6 +68,17 @@ def chosen(ids, board):
                           "another chip")
         found[chip.id] = chip
     return sorted(found.values(), key=number)
+
+
+def unknown(name, board):
+    """Kubelet asks for what the newest list does not have: it had an older one."""
+    asked = claims.claim(board.resource, name)
+    forms = board.forms.get(asked.name, ()) if asked else ()
+    if forms:
+        return (f"{name} is no id of {board.resource} any more: its chip is {listed(forms)} now; kubelet's list was older than that "
+                "change, a new pod gets another chip")
+    return (f"{name} is no id of {board.resource} on this node (there are: {listed(board.units)}); kubelet's list was older than a change "
+            "there, a new pod gets another chip; if not, restart kubelet on that node")
 
 
 def listed(names):
@@ -83,7 +93,10 @@ def number(chip):
 
 def visible(chip):
     """What ASCEND_VISIBLE_DEVICES has for it: the physical id, of a slice its own; but of the family 950 the runtime wants logic ids."""
-    return chip.logic_id if chip.family == "a5" and chip.logic_id is not None else number(chip)
+    if chip.family == "a5" and chip.logic_id is None:
+        raise Refused(f"the driver does not tell the logic id of {chip.id} (PCI {chip.pci_address}), by which the vendor's runtime knows "
+                      "it; a new pod gets another chip; with `allocate_mode: devices` it is not needed")
+    return chip.logic_id if chip.family == "a5" else number(chip)
 
 
 def variables(chips, families):

@@ -7,11 +7,12 @@ from . import units
 class Board:
     """The newest list of one resource. Whoever streams it puts an event into `waiters`.
 
-    chips: {chip.id: Chip}. units: {id towards kubelet: Chip}; with shares several ids are one chip.
+    chips: {chip.id: Chip}. units: {id towards kubelet: Chip}; with shares several ids are one chip. forms: {name of a chip: texts}, how
+    the node's chips are offered now.
     """
 
-    def __init__(self, resource, log, encode):
-        self.resource, self.log, self.encode = resource, log, encode
+    def __init__(self, resource, log, encode, forms):
+        self.resource, self.log, self.encode, self.forms = resource, log, encode, forms
         self.family = None  # of the first chip
         self.chips, self.units = {}, {}
         self.payload, self.version, self.told = b"", 0, None

@@ -160,6 +160,10 @@ SETTINGS = {
     "allocate_mounts": ("auto", one_of("auto", "always", "never"), "mounts of the driver's files; auto: without the vendor's runtime"),
     "shares": (1, whole(1, 100), "ids for each chip; with more than 1 several containers share it, and nothing keeps them apart"),
     "state_dir": ("/var/lib/npu-agent", path_or_empty, "where names of chips are kept, so that they survive a renumbering; empty: nowhere"),
+    "pod_resources": (
+        "/var/lib/kubelet/pod-resources/kubelet.sock", path_or_empty,
+        "kubelet's socket that tells which pod has which chip; empty: it is not asked",
+    ),
     "on_stop": ("keep", one_of("keep", "drain"), "drain: take the chips out of kubelet's capacity before the service ends"),
     "allocate_by": (
         "nodes",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Message classes of device_plugin.proto, made when this file is imported.
+"""Message classes of device_plugin.proto and pod_resources.proto, made when this file is imported.
 
 Code from today's compiler refuses the protobuf that old Pythons get, and old code refuses today's. Descriptors have not changed in ten
 years, so they are built from the .proto's text, in a pool of their own.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-PROTO = "device_plugin.proto"
+PROTOS = ("device_plugin.proto", "pod_resources.proto")
 Field = descriptor_pb2.FieldDescriptorProto
 SCALARS = {"string": Field.TYPE_STRING, "bool": Field.TYPE_BOOL, "int32": Field.TYPE_INT32, "int64": Field.TYPE_INT64}
 MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -19,9 +19,9 @@ FIELD = re.compile(r"^\s*(?:(repeated) )?(map<string, string>|\w+) (\w+) = (\d+)
 
 
 def describe(text):
-    """The FileDescriptorProto of a .proto's text (the part of the language that device_plugin.proto uses)."""
+    """The FileDescriptorProto of a .proto's text (the part of the language that ours use)."""
     package = re.findall(r"^package (\w+);", text, re.MULTILINE)[0]
-    described = descriptor_pb2.FileDescriptorProto(name=PROTO, package=package, syntax="proto3")
+    described = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, body in MESSAGE.findall(text):
         message = described.message_type.add(name=name)
         for repeated, kind, field_name, number in FIELD.findall(body):
@@ -57,4 +57,5 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """The message classes, for tools that only read this file."""
 
-globals().update(classes(describe((pkgutil.get_data(__package__, PROTO) or b"").decode("utf-8"))))
+for proto in PROTOS:
+    globals().update(classes(describe((pkgutil.get_data(__package__, proto) or b"").decode("utf-8"))))

@@ -7,6 +7,7 @@ from . import health, units
 from ._hardware._families import FAMILIES
 from .board import Board
 from .chip import Chip
+from .claims import Claims, Offer
 from .degraded import memory_pressure
 from .identity import Names
 
@@ -33,6 +34,8 @@ class Node:
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
         self.chosen = None  # the resource of the family that has `resource_name`: the only kind that there was at first
+        self.claims = Claims()
+        self.forms: dict = {}  # {name of a chip: ["id of resource"]}: how it is offered now
         self.warned: set = set()  # families whose shares were spoken about
 
     def update(self, sight, now):
@@ -59,6 +62,11 @@ class Node:
         """Judge again by what was seen last: time has passed."""
         return self.judge(now, ())
 
+    def hold(self, held, now, *, asked, sure):
+        """What kubelet told of who has which chip, see Claims.take(). The names of the resources whose list changed."""
+        self.claims.take(held, asked, sure)
+        return self.judge(now, ())
+
     def reload(self, settings, levels):
         """The next update or review goes by other settings. What is remembered of the chips stays."""
         self.settings = settings
@@ -80,18 +88,20 @@ class Node:
             last = known.pop(identity.key, {})
             self.seen[identity.name] = Seen(identity, dict(record, **slices_of(record, last, identity)), False)
         entries = {entry.key: entry for entry in self.names.entries}
+        places = {place_of(record) for record in records}
         for name, old in before.items():
             key = old.identity.key
             if key not in known:
                 continue
-            # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name, or until it turns out
-            # to be one that has a name already.
-            if key in entries:
+            # A chip that was there stays in the capacity, so that its loss is seen, until another one has its name, until it turns out to
+            # be one that has a name already, or until another one has its place and no pod has its name.
+            if key not in entries or (sight.complete and place_of(old.record) in places and entries[key].given is None):
+                self.names.entries = [entry for entry in self.names.entries if entry.key != key]
+                self.health.memory.pop(key, None)
+            else:
                 gone = old.gone or sight.complete or old.record["phy_id"] in numbers
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
                 self.seen[name] = Seen(entries[key], missing(old.record, gone, why), gone)
-            else:
-                self.health.memory.pop(key, None)
 
     def judge(self, now, events):
         self.problems, reviews = [*self.looked, *filter(None, [self.names.trouble])], []
@@ -100,6 +110,7 @@ class Node:
             self.short_at = now
         resources = self.resources()
         lists = {resource: {} for resource in self.boards}
+        offers = []
         for identity, record, gone in self.seen.values():
             mine = [event for event in events if event["phy_id"] == record["phy_id"] and not gone]
             pressure = [text for node, text in self.short.items() if node == record.get("numa_node")]
@@ -114,10 +125,16 @@ class Node:
             if record["family"] not in resources:
                 continue
             self.warn(record["family"])
-            offered, problems = units.forms(chip, record, resources[record["family"]], self.settings)
+            base = resources[record["family"]]
+            offered, problems = units.forms(chip, record, base, self.settings)
             self.problems += problems
-            for resource, form in offered:
-                lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent)
+            offers += [Offer(identity, resource, base, form) for resource, form in offered]
+        bars = self.claims.judge(self.names.entries, offers, self.settings.shares, now)
+        self.problems += filter(None, [self.claims.waiting and self.claims.trouble])
+        self.forms.clear()
+        for identity, resource, _base, form in offers:
+            lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent or bars.get((resource, form.id), ""))
+            self.forms.setdefault(identity.name, []).append(f"{form.id} of {resource}")
         self.next_review = min(reviews) if reviews else None
         self.names.save()
         return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}
@@ -131,7 +148,7 @@ class Node:
 
     def board(self, resource):
         if resource not in self.boards:
-            self.boards[resource] = Board(resource, self.log, self.encode)
+            self.boards[resource] = Board(resource, self.log, self.encode, self.forms)
         return self.boards[resource]
 
     def resources(self):
@@ -151,6 +168,11 @@ class Node:
             self.problems.append(f"`resource_name` is {wanted}, but this node has several kinds of chips, and a pod must know what it "
                                  f"gets: {now}; set `family` to the one to serve, or leave `resource_name` empty")
         return served
+
+
+def place_of(record):
+    """Where a chip sits; a value of its own where that is not known."""
+    return (record["pci_address"], record.get("device_id") or 0) if record.get("pci_address") else id(record)
 
 
 def slices_of(record, last, identity):

@@ -12,6 +12,7 @@ import time
 import traceback
 
 from . import __version__, config, reload, status
+from .holders import Holders
 from .log import Once, Seldom
 from .node import Node
 from .plugin import encode, numa_nodes
@@ -35,6 +36,7 @@ class Service:
         self.node = Node(settings, log, encode(numa_nodes(settings.sysfs_root)), levels)
         self.folder = Folder(settings.kubelet_dir, log)
         self.sessions, self.tasks = {}, []
+        self.holders = Holders(settings.pod_resources, self.hold, self.unheld, log)
         self.endpoint = status.Endpoint(self)
         self.say, self.say_problems, self.say_silent = Once(log), Once(log), Once(log)
         self.say_fault = Seldom(log, FAULT_SECONDS)
@@ -81,6 +83,15 @@ class Service:
         if not idle:
             self.judged()
 
+    def hold(self, held, asked, sure):
+        """Kubelet has told which pods have chips."""
+        self.guarded(lambda: self.node.hold(held, asyncio.get_running_loop().time(), asked=asked, sure=sure))
+        self.judged()
+
+    def unheld(self, trouble):
+        """It has not ("": now it has)."""
+        self.node.claims.trouble = trouble
+
     def guarded(self, judge):
         """A fault of ours must not leave the boards as they were, for ever."""
         try:
@@ -116,10 +127,11 @@ class Service:
 
     def judged(self):
         """After each judgement: new resources get a session, and time is kept for the next one."""
+        self.holders.need(self.node.claims.waiting)
         for resource, board in self.node.boards.items():
             if resource not in self.sessions and not self.stopping.is_set():
                 self.sessions[resource] = session = Session(
-                    self.settings, board, self.folder, self.log, self.counters, standing_by=self.standing_by)
+                    self.settings, board, self.folder, self.log, self.counters, holders=self.holders, standing_by=self.standing_by)
                 self.tasks.append(asyncio.ensure_future(session.run()))
         self.tell()
         if self.timer is not None:
@@ -203,7 +215,7 @@ class Service:
         self.eyes.notify = self.notifier(loop)
         self.take()
         self.watch()
-        self.tasks.append(asyncio.ensure_future(self.endpoint.start()))
+        self.tasks += [asyncio.ensure_future(self.endpoint.start()), asyncio.ensure_future(self.holders.run())]
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
         gc.enable()

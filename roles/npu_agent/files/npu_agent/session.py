@@ -43,12 +43,13 @@ def endpoint_of(resource):
 class Session:
     """`wake` is set whenever something may have changed: the folder, the stream. To end it, cancel run().
 
-    standing_by: called when another agent has taken over (True), and before this one is back (False).
+    standing_by: called when another agent has taken over (True), and before this one is back (False). holders: asks a kubelet which pods
+    have chips before anything is registered with it.
     """
 
-    def __init__(self, settings, board, folder, log, counters, *, standing_by=lambda idle: None):
+    def __init__(self, settings, board, folder, log, counters, *, holders, standing_by):
         self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
-        self.standing_by = standing_by
+        self.holders, self.standing_by = holders, standing_by
         self.log = lambda event, level="info", **fields: log(event, level, resource=board.resource, **fields)
         self.say = Once(self.log)
         self.state, self.cause = STARTING, ""
@@ -101,7 +102,9 @@ class Session:
             await plugin.open(self.path)
             if before_us:
                 await asyncio.sleep(HANDOVER_SECONDS)
+            await self.holders.before(before)
             await self.register(plugin)
+            self.holders.registered(before)
             cause = await self.hold(plugin, before)
             if self.registered:
                 self.over(cause)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks kubelet which pod has which chip (PodResources v1), when somebody has to know: before anything is registered with a kubelet, and
+again and again while a chip is barred for what pods may have (claims.py).
+
+No answer is never "nobody". What kubelet does not tell: devices of init containers (its source).
+"""
+
+import asyncio
+import errno
+import os
+
+import grpc
+from grpc import aio
+
+from . import messages
+from .claims import GIVEN_SECONDS, SURE_SECONDS
+from .log import Once
+from .plugin import until
+
+DEADLINE = 1.0
+LIMIT = 16 << 20  # bytes of an answer; 500 pods with 16 chips each need a tenth of one
+PERIOD, LONG_PERIOD = 3.0, 15.0  # between two questions, the longer one after a while; kubelet allows 100 a second for all who ask
+METHOD = "/v1.PodResourcesLister/List"
+
+
+class NoAnswer(Exception):
+    """Kubelet did not tell; the text says why."""
+
+
+async def ask(path):
+    """{(resource, id): "namespace/pod"}; None where there is nobody to ask: no such socket, or a kubelet that is too old. NoAnswer."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise NoAnswer(f"{path}: {error.strerror}") from None
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", LIMIT)]
+    try:
+        async with aio.insecure_channel(f"unix://{path}", options=options) as channel:
+            call = channel.unary_unary(
+                METHOD, request_serializer=messages.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=messages.ListPodResourcesResponse.FromString,
+            )
+            answer = await call(messages.ListPodResourcesRequest(), timeout=DEADLINE)
+    except grpc.RpcError as error:  # also for bytes that are no message
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            return None
+        raise NoAnswer(f"{path}: {error.details() or error.code().name}") from None
+    if answer is None:
+        raise NoAnswer(f"{path}: what came is no message")
+    return {
+        (devices.resource_name, unit): f"{pod.namespace}/{pod.name}"
+        for pod in answer.pod_resources for container in pod.containers for devices in container.devices for unit in devices.device_ids
+    }
+
+
+class Holders:
+    """`tell(held, asked, sure)` gets each answer, as Claims.take() does; `failed(text)` hears why there is none ("": there is one again).
+
+    Call `need` when it begins or ends that somebody has to know.
+    """
+
+    def __init__(self, path, tell, failed, log):
+        self.path, self.tell, self.failed = path, tell, failed
+        self.say = Once(log)
+        self.kubelet = None  # stamp of the socket of the kubelet that was asked last
+        self.since = None  # when something was registered with it first
+        self.answered = self.proved = False  # it has told; it has told when that was sure
+        self.needed, self.need_since, self.due = False, 0.0, 0.0
+        self.wake, self.lock = asyncio.Event(), asyncio.Lock()
+
+    async def before(self, kubelet):
+        """Before something is registered with the kubelet whose socket has this stamp: ask it once."""
+        async with self.lock:
+            if kubelet == self.kubelet:
+                return
+            self.kubelet, self.since, self.answered, self.proved = kubelet, None, False, False
+            await self.question()
+
+    def registered(self, kubelet):
+        if kubelet == self.kubelet and self.since is None:
+            self.since = asyncio.get_running_loop().time()
+            self.wake.set()
+
+    def need(self, needed):
+        if needed != self.needed:
+            self.needed, self.need_since = needed, asyncio.get_running_loop().time()
+            self.due = self.need_since + GIVEN_SECONDS  # not at once: what was allocated just before is not told yet
+            self.wake.set()
+
+    async def question(self):
+        asked = asyncio.get_running_loop().time()
+        self.due = asked + (PERIOD if asked < self.need_since + SURE_SECONDS else LONG_PERIOD)
+        try:
+            held = await ask(self.path) if self.path else None
+        except NoAnswer as error:
+            self.failed(f"kubelet does not tell which pods have chips: {error}")
+            return
+        self.failed("")
+        if held is None:
+            self.say("kubelet tells nobody which pods have chips", "warning", cause=f"there is no PodResources v1 on {self.path or '-'}: "
+                     f"a chip whose number or form has changed is given out again after {SURE_SECONDS:g} s, whoever has it")
+        self.answered = True
+        sure = self.since is not None and asked >= self.since + SURE_SECONDS
+        self.proved = self.proved or sure
+        self.tell(held, asked, sure)
+
+    def left(self, now):
+        """Seconds until the next question, None: not by time alone."""
+        if self.since is None:
+            return None
+        dues = [self.due] if self.needed or not self.answered else []
+        if not self.proved:
+            dues.append(max(self.due, self.since + SURE_SECONDS))
+        return max(0.0, min(dues) - now) if dues else None
+
+    async def run(self):
+        clock = asyncio.get_running_loop().time
+        while True:
+            self.wake.clear()
+            left = self.left(clock())
+            if left == 0:
+                async with self.lock:
+                    await self.question()
+            else:
+                await until(self.wake, left)
