@@ -8,14 +8,19 @@ says of the chips is added to what is told.
 import queue
 import threading
 import time
+import traceback
+from typing import Any
 
 from .cdi_file import Keeper
+from .log import Once
 from .look import Looker, Sight
 from .probe import Prober
 from .signals import Bell, Signals, Watch
 
 BLIND_SECONDS = 1.0  # between two looks where the driver tells no fault events
 ABSENT_SECONDS = 5.0  # at least, on a node without NPU
+FAILED_SECONDS = 1.0  # after a look that failed by a fault of ours
+TRACE_LETTERS = 2000
 PAUSE_SECONDS = 0.05  # at least: a device node that comes and goes all the time must not keep the driver busy
 
 
@@ -36,45 +41,57 @@ class Eyes(threading.Thread):
         self.watch = Watch()
         self.bell = Bell(self.watch)
         self.prober = Prober(settings, log, changed=self.bell.ring)
+        self.say = Once(log)
+        self.signals: Any = None
+        self.looker: Any = None
         self.last = None  # the newest sight, as it was before the prober's answers
         self.beat = time.monotonic()  # when this thread last did anything
 
     def run(self):
-        self.prober.start()
-        signals = Signals(self.watch, self.settings.dev_root, self.log)
-        looker = Looker(self.settings, self.watch, signals=signals, tell=self.tell, meanwhile=self.check)
+        """Until the service ends. Whatever goes wrong in between is told as a look that failed, and it goes on: without this thread the
+        chips would keep for ever the state that they had."""
         unsubscribed = None
-        try:
-            while True:
-                sight = self.look(looker)
-                started = time.monotonic()
-                why = looker.driver.unsubscribed if looker.driver is not None and sight.chips else None
-                if why and not unsubscribed:
-                    self.log("no fault events from the driver", cause=why, looks_every=min(self.settings.poll_seconds, BLIND_SECONDS))
-                unsubscribed = why
-                self.tell(sight)
-                self.rest(looker, signals, started, lambda sight=sight, why=why: self.period(sight, why))
-        except Over:
-            pass
-        self.prober.stop()
-        looker.close()
-        signals.close()
+        while not self.over.is_set():
+            try:
+                if self.looker is None:
+                    self.signals = self.signals or Signals(self.watch, self.settings.dev_root, self.log)
+                    self.looker = Looker(self.settings, self.watch, signals=self.signals, tell=self.tell, meanwhile=self.check)
+                unsubscribed = self.turn(self.looker, unsubscribed)
+            except Over:
+                break
+            except Exception as error:
+                self.failed(error)
+        for one in (self.prober.stop, self.looker and self.looker.close, self.signals and self.signals.close):
+            if one:
+                one()
 
-    def look(self, looker):
-        try:
-            return looker.look()
-        except Over:
-            raise
-        except Exception as error:  # a fault of ours must not look like a node without chips
-            return Sight(True, [], [f"looking at the chips failed: {error!r}"], False)
+    def turn(self, looker, unsubscribed):
+        """One look and the rest after it. Why there are no fault events, as `unsubscribed` was before."""
+        sight = looker.look()
+        started = time.monotonic()
+        why = looker.driver.unsubscribed if looker.driver is not None and sight.chips else None
+        if why and not unsubscribed:
+            self.log("no fault events from the driver", cause=why, looks_every=min(self.settings.poll_seconds, BLIND_SECONDS))
+        self.tell(sight)
+        self.rest(looker, started, lambda: self.period(sight, why))
+        self.say.over()
+        return why
+
+    def failed(self, error):
+        """A fault of ours must not look like a node without chips, nor be a reason to stop looking."""
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self.say("a look failed", "error", cause=trace[-TRACE_LETTERS:])
+        self.put(Sight(True, [], [f"looking at the chips failed: {error!r}"], False))
+        self.over.wait(FAILED_SECONDS)
 
     def period(self, sight, why):
         if not sight.present:
             return max(self.settings.poll_seconds, ABSENT_SECONDS)
         return min(self.settings.poll_seconds, BLIND_SECONDS) if why else self.settings.poll_seconds
 
-    def rest(self, looker, signals, started, period):
+    def rest(self, looker, started, period):
         """Until the next look is due, or something happens."""
+        signals = self.signals
         signals.follow()
         while True:
             now = time.monotonic()
@@ -92,7 +109,10 @@ class Eyes(threading.Thread):
 
     def tell(self, sight):
         self.last = sight
-        self.inbox.put((self.prober.attach(self.keeper.keep(sight)), time.monotonic()))
+        self.put(self.prober.attach(self.keeper.keep(sight)))
+
+    def put(self, sight):
+        self.inbox.put((sight, time.monotonic()))
         notify = self.notify
         if notify is not None:
             notify()

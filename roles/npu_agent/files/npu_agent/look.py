@@ -79,7 +79,7 @@ class Looker:
             found = self.detect(missing=[QueryError("dcmi", error.code, error.message)])
             if error.code == "dcmi_library_missing" and self.settings.dcmi == "optional" and found["device_nodes"]:
                 return unasked(found, self.settings)
-            return unusable(found)
+            return unusable(found, self.settings)
 
     def seen(self):
         if self.driver is None:
@@ -273,15 +273,27 @@ def settle(found):
     return chips
 
 
-def unusable(found):
+def unusable(found, settings):
     """A node without an NPU, or one whose driver cannot be asked: two very different things."""
     if not found["present"] and not found["device_nodes"]:
-        return Sight(False, [], [], True)
+        blind = [text for text in map(unreadable, (settings.dev_root, settings.sysfs_root)) if text]
+        return Sight(bool(blind), [], blind, not blind)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
     driver = "the chips cannot be asked" if found["driver"]["loaded"] else "the driver is not loaded"
     cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
     return Sight(True, [], [f"this node has {seen}, but {driver}: {cause}"], False)
+
+
+def unreadable(folder):
+    """Why nobody can say what is in a folder, None where that is known. To the detector it looks empty when no descriptor is free."""
+    try:
+        os.listdir(folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"whether this node has NPUs is not known: {folder}: {error.strerror}"
+    return None
 
 
 def unasked(found, settings):

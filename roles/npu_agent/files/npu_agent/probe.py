@@ -28,6 +28,7 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 LINE_LENGTH = 200  # characters of the reason
 KEPT_BYTES = 4096  # of the output; the rest is read and forgotten
 LOOK_SECONDS = 0.2  # between two looks at a run that writes nothing
+FAILED_SECONDS = 1.0  # until the next try after a fault of ours
 DIE_SECONDS = 1.0  # for a run that was killed
 
 
@@ -50,13 +51,22 @@ class Prober:
         self.chips = {}  # key: record, of those to be asked
         self.ran = {}  # key: when its newest run began
         self.stuck = {}  # key: process that does not die
-        self.said = {}  # key: Once
+        self.said, self.say_thread = {}, Once(log)  # key: Once
         self.wake, self.over, self.thread = threading.Event(), False, None
 
     def start(self):
-        if self.path:
-            self.thread = threading.Thread(target=self.run, name="probe", daemon=True)
-            self.thread.start()
+        """Have the thread run, with each sight: one that could not be started, or has ended, is started anew."""
+        if not self.path or self.over or (self.thread is not None and self.thread.is_alive()):
+            return
+        if self.thread is not None:
+            self.say_thread("the probe's thread has ended and is started anew", "error")
+        thread = threading.Thread(target=self.run, name="probe", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread more for this user or unit; the chips are served without the program's word
+            self.say_thread("the probe cannot be run", "error", cause=str(error))
+        else:
+            self.thread = thread
 
     def stop(self):
         self.over = True
@@ -67,6 +77,7 @@ class Prober:
     def attach(self, sight):
         if not self.path:
             return sight
+        self.start()
         self.news = False  # before the answers are read: one that comes now is told of once more
         chips = {key_of(record): record for record in sight.chips if askable(record)}
         seen = {key_of(record) for record in sight.chips}
@@ -84,13 +95,20 @@ class Prober:
 
     def run(self):
         while not self.over:
-            self.wake.clear()
-            key, seconds = pick(self.chips, self.ran, self.clock(), self.period)
-            if key is None:
-                self.wake.wait(seconds)
-            else:
-                self.ran[key] = self.clock()
-                self.settle(key, self.chips.get(key))
+            try:
+                self.turn()
+            except Exception as error:  # a fault of ours; whatever it is, it must not come a thousand times in a second
+                self.say_thread("probing failed", "error", cause=repr(error))
+                self.wake.wait(FAILED_SECONDS)
+
+    def turn(self):
+        self.wake.clear()
+        key, seconds = pick(self.chips, self.ran, self.clock(), self.period)
+        if key is None:
+            self.wake.wait(seconds)
+        else:
+            self.ran[key] = self.clock()
+            self.settle(key, self.chips.get(key))
 
     def settle(self, key, record):
         """Ask for one chip and keep what it is said to be."""
@@ -180,7 +198,7 @@ def askable(record):
 
 def pick(chips, ran, now, period):
     """(key of the chip that is due longest, 0), or (None, seconds until one is due; None: when there are other chips)."""
-    due = {key: ran[key] + period if key in ran else float("-inf") for key in chips}
+    due = {key: ran.get(key, float("-inf")) + period for key in chips}  # the other thread may take keys of `ran` away meanwhile
     if not due:
         return None, None
     first = min(due, key=lambda key: due[key])
