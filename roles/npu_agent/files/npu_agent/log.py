@@ -10,6 +10,7 @@ import time
 
 LEVELS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 ROOM = 65536  # bytes that wait for a reader
+ENCODE = json.JSONEncoder(default=str).encode
 
 
 class Log:
@@ -19,6 +20,7 @@ class Log:
         self.set_level(level)
         self.descriptor = sys.stdout.fileno() if descriptor is None else descriptor
         self.lock, self.waiting, self.lost = threading.Lock(), b"", 0
+        self.second, self.stamp = None, ""
         kind = os.fstat(self.descriptor).st_mode
         if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
             # The journal's socket, a pipe to a collector: one that is full would hold up kubelet's calls. A terminal is left as it is: it
@@ -32,14 +34,16 @@ class Log:
         if LEVELS[level] < self.lowest:
             return
         now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-        line = {"time": stamp, "level": level, "event": event}
-        line.update(fields)
+        second = int(now)
         with self.lock:
-            self.write()
+            if second != self.second:
+                self.second, self.stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            line = {"time": f"{self.stamp}.{int((now - second) * 1000):03d}Z", "level": level, "event": event, **fields}
             if self.lost:
                 line["lines_lost"] = self.lost
-            data = (json.dumps(line, default=str) + "\n").encode()
+            data = ENCODE(line).encode() + b"\n"
+            if len(self.waiting) + len(data) > ROOM:
+                self.write()
             if self.waiting and len(self.waiting) + len(data) > ROOM:
                 self.lost += 1
                 return

@@ -3,7 +3,7 @@
 
 A kubelet that starts deletes every socket there and makes its own anew, perhaps with the same inode number (measured). inotify tells at
 once: of names in the folder, and of each folder and link on the way to it, so that one that comes later or takes the place of another
-is noticed too. A look every few seconds finds what inotify cannot see, such as a file system mounted over the folder.
+is noticed too. A look now and then finds what inotify cannot see, such as a file system mounted over the folder.
 
 A host has only so many inotify instances for a user (128 is common), and others may have taken them all (seen in the field: the vendor's
 plugin then lives on and never registers). Then a look twice a second does the work, and `trouble` says so.
@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from .inotify import CREATE, DELETE, DELETE_SELF, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
 
-SLOW, QUICK = 5.0, 0.5  # seconds between two looks: with inotify, without
+SLOW, QUICK = 30.0, 0.5  # seconds between two looks: with inotify, without
 LINKS = 40  # as many as the kernel follows
 TRIES = 5  # of a way that changes while it is walked
 MASK = CREATE | DELETE | MOVED_TO | MOVED_FROM | DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
