@@ -401,6 +401,24 @@ def test_other_settings_start_it_anew_as_the_same_process(pair):
     assert sorted(path.name for path in rig.plugins.iterdir() if path.name.startswith(".")) == []
 
 
+def test_many_signals_with_a_setting_that_starts_it_anew(pair):
+    """Whenever one comes, while it ends or begins: none ends the process, and the last configuration holds."""
+    rig, agent = pair
+    for number in range(3):
+        rig.config.write_text(f"probe_period: {70 + number}\n")
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            agent.process.send_signal(signal.SIGHUP)
+            time.sleep(0.001)
+        assert agent.process.poll() is None
+    rig.config.write_text("probe_period: 80\n")
+    agent.process.send_signal(signal.SIGHUP)
+    until(lambda: any(event["changed"]["probe_period"][1] == 80 for event in agent.events("configuration changed, starting anew")))
+    until(lambda: agent.events()[-1]["event"] == "registered")
+    serving(rig)
+    ended_in_time(agent)
+
+
 def catches(pid, number):
     line = next(line for line in open(f"/proc/{pid}/status") if line.startswith("SigCgt"))
     return int(line.split()[1], 16) >> (number - 1) & 1

@@ -22,16 +22,21 @@ class Source:
     """Where the configuration comes from. `asked`: it was to be read again before there was a service to do so. `inherited`: process ids
     of the image before that nobody else will take when they end.
 
-    Made first of all: before there are processes of our own, and to undo what execute() did to the signal.
+    Made first of all: before there are processes of our own, and to undo what execute() did to the signal. The signal has this handler
+    for as long as the process lives: an event loop would let it end the process once the loop is closed.
     """
 
     def __init__(self, file):
         self.file, self.asked = file, False
+        self.notify = None  # called for the first of several signals
         self.inherited = inherited()
         signal.signal(signal.SIGHUP, self.ask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def ask(self, *_unused):
-        self.asked = True
+        before, self.asked = self.asked, True
+        if self.notify is not None and not before:
+            self.notify()
 
     def load(self):
         """(settings, fault levels); config.ConfigError has every fault."""
@@ -52,7 +57,7 @@ def execute():
     """Become a new image of this program with the same arguments. Does not return; OSError where that is not possible."""
     with open("/proc/self/cmdline", "rb") as stream:
         words = stream.read().split(b"\0")[:-1]
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the new image has a handler, the signal would end it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the new image has a handler
     os.execv(sys.executable, words)  # noqa: S606  no shell is wanted
 
 

@@ -63,10 +63,10 @@ class Service:
         self.log.flush()
         self.judged()
 
-    def notifier(self, loop):
+    def notifier(self, loop, method):
         def notify():
             try:
-                loop.call_soon_threadsafe(self.take)
+                loop.call_soon_threadsafe(method)
             except RuntimeError:
                 pass  # the loop is closed: the service has ended meanwhile
 
@@ -180,6 +180,7 @@ class Service:
         if self.stopping.is_set():
             return
         self.counters["reloads"] += 1
+        self.source.asked = False
         try:
             settings, levels = self.source.load()
         except config.ConfigError as error:
@@ -207,12 +208,12 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
         loop.set_exception_handler(self.fault)
+        self.source.notify = self.notifier(loop, self.reload)
         if self.source.asked:
             self.reload()
         self.folder.look()
-        self.eyes.notify = self.notifier(loop)
+        self.eyes.notify = self.notifier(loop, self.take)
         self.take()
         self.watch()
         self.tasks += [asyncio.ensure_future(self.endpoint.start()), asyncio.ensure_future(self.holders.run())]
