@@ -15,6 +15,7 @@ Kubelet has chosen the ids, by a list that may be some milliseconds older than o
 same (the container finds out, and kubelet has been told). One that is gone is not: its number may be another chip's by now.
 """
 
+import json
 import os
 
 from . import cdi, claims, mounts, nodes
@@ -42,7 +43,7 @@ def answer(ids, board, settings):
     families = sorted({chip.family for chip in chips})
     devices = own_nodes(chips, families, settings)
     if settings.allocate_by == "cdi":
-        described(settings)
+        described(chips, settings)
         given["cdi"] = [cdi.qualified(cdi.name_of(chip)) for chip in chips]
         return given
     if settings.allocate_mode != "devices":
@@ -124,11 +125,22 @@ def own_nodes(chips, families, settings):
     return list(found.items())
 
 
-def described(settings):
+def described(chips, settings):
     """An engine that does not find a CDI name says only that; so look first. What stands in the file was judged when it was written."""
     path = os.path.join(settings.cdi_folder, cdi.FILE)
-    if not os.path.exists(path):
-        raise Refused(f"there is no {path} on this node, and chips are given by it (`allocate_by: cdi`); see `npu-agent cdi --check` there")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            names = {device["name"] for device in json.load(stream)["devices"]}
+    except FileNotFoundError:
+        raise Refused(f"there is no {path} on this node, and chips are given by it (`allocate_by: cdi`); see `npu-agent cdi --check` "
+                      "there") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{path} on this node cannot be used, and chips are given by it (`allocate_by: cdi`): {error}; see `npu-agent cdi "
+                      "--check` there") from None
+    for chip in chips:
+        if cdi.name_of(chip) not in names:
+            raise Refused(f"{path} on this node does not name {chip.id} (PCI {chip.pci_address}) as {cdi.name_of(chip)!r}, and chips are "
+                          "given by it (`allocate_by: cdi`); a new pod gets another chip; see `npu-agent cdi --check` there")
 
 
 def manager_nodes(families, dev_root):

@@ -64,6 +64,16 @@ def document(phy_ids, slices, managers, mounts, dev_root):
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices, "containerEdits": shared}
 
 
+def keep_shared(spec, before):
+    """Add what all chips share in `before` and lack in `spec`: manager nodes, mounts."""
+    for key, unique in (("deviceNodes", "path"), ("mounts", "containerPath")):
+        kept = before.get("containerEdits", {}).get(key, [])
+        there = {entry[unique] for entry in kept}
+        every = [*kept, *(entry for entry in spec["containerEdits"].get(key, []) if entry[unique] not in there)]
+        if every:
+            spec["containerEdits"][key] = every
+
+
 def text(spec):
     return json.dumps(spec, indent=2) + "\n"
 

@@ -26,20 +26,42 @@ def wanted(sight, settings):
     """(text or None, problems) for what look.py saw. None: no chip of this node can be given to a container."""
     if unsure(sight.chips, settings.dev_root):
         raise Trouble("the driver does not tell which slices (vNPUs) its chips have, and this node has some; try again")
-    whole, slices = offered(sight.chips, settings.dev_root)
+    return specification(sight.chips, settings)
+
+
+def added(text, sight, settings):
+    """The same where not everything is known: what the file says now (text, None: there is none), and what was seen beside it."""
+    chips = [chip for chip in sight.chips if not unsure([chip], settings.dev_root)]
+    before = json.loads(text) if text and text.strip() else None
+    return specification(chips, settings, None if before is None or cdi.faults(before) else before)
+
+
+def specification(chips, settings, before=None):
+    whole, slices = offered(chips, settings.dev_root)
+    for name in names_in(before):
+        if name.isdecimal():
+            whole.add(int(name))
+        elif name != cdi.ALL:
+            slices.add(int(name[len(cdi.slice_name("")):]))
     if not whole and not slices:
         return None, []
-    families = sorted({chip["family"] for chip in sight.chips})
-    found, problems = mounts.of(settings, families)
-    if not found and settings.allocate_by == "cdi":
+    families = sorted({chip["family"] for chip in chips})
+    found, problems = mounts.of(settings, families) if families else ([], [])
+    spec = cdi.document(whole, slices, manager_nodes(families, settings.dev_root), found, settings.dev_root)
+    if before is not None:
+        cdi.keep_shared(spec, before)
+    if settings.allocate_by == "cdi" and "mounts" not in spec["containerEdits"]:
         # Nothing else would bring the driver's files into the container.
         why = "; ".join(problems) or "the list names nothing that exists"
         raise Trouble(f"containers would get chips without the driver's files: {why}")
-    spec = cdi.document(whole, slices, manager_nodes(families, settings.dev_root), found, settings.dev_root)
     faults = cdi.faults(spec)
     if faults:
         raise Trouble(f"the CDI specification of this node would be wrong and is not written: {'; '.join(faults)}")
     return cdi.text(spec), problems
+
+
+def names_in(spec):
+    return [device["name"] for device in spec["devices"]] if spec else []
 
 
 def offered(chips, dev_root):
@@ -130,23 +152,48 @@ class Keeper:
         self.settings, self.log, self.say = settings, log, Once(log)
 
     def keep(self, sight):
-        """The sight, with what went wrong here. A chip that the file does not name takes no work where Allocate relies on it."""
-        if not self.settings.cdi_folder or not certain(sight) or unsure(sight.chips, self.settings.dev_root):
+        """The sight, with what went wrong here. A chip that the file does not name takes no work where Allocate relies on it.
+
+        While not everything is known the file is added to, and nothing is taken out of it.
+        """
+        settings = self.settings
+        if certain(sight):
+            sight = sight._replace(problems=[*sight.problems, *mounts.problems(settings, {chip["family"] for chip in sight.chips})])
+        if not settings.cdi_folder:
             return sight
         try:
-            text, problems = wanted(sight, self.settings)
-            done = put(self.settings.cdi_folder, text)
+            folder, done = settings.cdi_folder, None
+            if certain(sight) and not unsure(sight.chips, settings.dev_root):
+                text, problems = wanted(sight, settings)
+                done = put(folder, text)
+            else:
+                before = read(folder)
+                text, problems = added(before, sight, settings)
+                text = before if text is None else text
+                done = None if text is None else put(folder, text)
         except Trouble as trouble:
             return self.without(sight, str(trouble))
         except Exception as error:  # the chips are served all the same
             return self.without(sight, f"keeping the CDI specification failed: {error!r}")
         if done:
-            self.log(f"CDI specification {done}", path=path_in(self.settings.cdi_folder), devices=[chip["phy_id"] for chip in sight.chips])
-        if problems:
+            self.log(f"CDI specification {done}", path=path_in(folder), devices=[chip["phy_id"] for chip in sight.chips])
+        if problems and settings.allocate_by != "cdi":  # there they are the node's
             self.say("CDI specification", "warning", problems=problems)
         else:
             self.say.over()
-        return sight
+        return self.described(sight, text)
+
+    def described(self, sight, text):
+        """The sight, where the file is relied on, with a word on each chip that it does not name."""
+        if self.settings.allocate_by != "cdi":
+            return sight
+        names, missing = set(names_in(json.loads(text)) if text and text.strip() else ()), {}
+        for chip in sight.chips:
+            wanted = [cdi.slice_name(one["vdev_id"]) for one in chip.get("slices") or ()] or [str(chip["phy_id"])]
+            if not names.issuperset(wanted):
+                missing[chip["phy_id"]] = f"{path_in(self.settings.cdi_folder)} does not name it, and chips are given by it"
+        chips = [dict(chip, not_described=missing[chip["phy_id"]]) if chip["phy_id"] in missing else chip for chip in sight.chips]
+        return sight._replace(chips=chips) if missing else sight
 
     def without(self, sight, trouble):
         chips = sight.chips

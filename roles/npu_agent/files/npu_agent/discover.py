@@ -4,6 +4,7 @@
 import json
 import time
 
+from . import mounts
 from .look import Looker
 from .node import Node
 
@@ -22,6 +23,8 @@ def look(settings, levels):
     try:
         for _unused in range(2):
             sight = looker.look()
+            lacking = mounts.problems(settings, {chip["family"] for chip in sight.chips})
+            sight = sight._replace(problems=[*sight.problems, *lacking])
             node.update(sight, time.monotonic())
     finally:
         looker.close()

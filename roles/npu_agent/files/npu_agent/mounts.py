@@ -64,13 +64,21 @@ def of(settings, families):
     return existing([(host_path(line, settings.install_path), line) for line in listed], links)
 
 
+def answered(settings):
+    """Whether the answer to kubelet has mounts."""
+    if settings.allocate_by == "cdi" or settings.allocate_mode == "env" or settings.allocate_mounts == "never":
+        return False
+    return settings.allocate_mounts == "always" or not runtime_installed(settings)
+
+
 def for_container(settings, families):
     """[(host path, container path)] for the answer to kubelet."""
-    if settings.allocate_mode == "env" or settings.allocate_mounts == "never":
-        return []
-    if settings.allocate_mounts == "auto" and runtime_installed(settings):
-        return []
-    return of(settings, families)[0]
+    return of(settings, families)[0] if answered(settings) else []
+
+
+def problems(settings, families):
+    """What containers with chips of these families lack of the driver's files, one text each."""
+    return of(settings, sorted(families))[1] if families and (settings.allocate_by == "cdi" or answered(settings)) else []
 
 
 def host_path(line, install_path):
