@@ -383,6 +383,42 @@ def test_a_faulty_configuration_changes_nothing(pair):
     assert len(agent.events("registered")) == 1
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_configuration_that_is_lost_changes_nothing(package, monkeypatch, tmp_path, explicit):
+    """Not even where the file is the default one, without which the defaults hold at the start."""
+    from npu_agent import config, reload
+
+    path = tmp_path / "config.yaml"
+    path.write_text("poll_seconds: 7\n")
+    monkeypatch.setattr(config, "PATH", str(path))
+    monkeypatch.delenv("NPU_AGENT_CONFIG", raising=False)
+    monkeypatch.setattr(signal, "signal", lambda *_unused: None)
+    source = reload.Source(str(path) if explicit else None)
+    assert source.load()[0].poll_seconds == 7
+    for change, words in ((lambda: path.write_text(" \n"), "is empty now"), (path.unlink, "there is no such file")):
+        change()
+        for _unused in range(2):
+            with pytest.raises(config.ConfigError, match=words):
+                source.load()
+    path.write_text("# the defaults\n")
+    assert source.load()[0].poll_seconds == 5
+    if not explicit:
+        path.unlink()
+        with pytest.raises(config.ConfigError):
+            source.load()
+        assert reload.Source(None).load()[0].poll_seconds == 5
+
+
+def test_a_lost_configuration_is_told_and_refused(pair):
+    rig, agent = pair
+    rig.config.write_text("degraded_seconds: 5\n")
+    hup(agent)
+    rig.config.unlink()
+    hup(agent)
+    assert "there is no such file" in agent.report()["reasons"][0] and agent.report()["ready"]
+    assert len(agent.events("registered")) == 1
+
+
 def test_other_settings_start_it_anew_as_the_same_process(pair):
     rig, agent = pair
     rig.ask("allocate", count=2, resource=RESOURCE, pod="before")

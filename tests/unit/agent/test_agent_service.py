@@ -339,11 +339,13 @@ def render(name, **variables):
     return environment.get_template(name).render(**variables)
 
 
-def test_unit_keeps_out_of_the_known_traps():
+def test_unit_keeps_out_of_the_known_traps(package):
+    from npu_agent import config
+
     text = render("npu-agent.service.j2", npu_device_plugin_memory_max="256M", __npu_device_plugin_settings={})
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     assert text.startswith("# Written by") and settings["MemoryMax"] == "256M"
-    assert settings["ExecStart"] == f"{_agent_service.PROGRAM} serve" and settings["ProtectSystem"] == "full"
+    assert settings["ExecStart"] == f"{_agent_service.PROGRAM} serve --config {config.PATH}" and settings["ProtectSystem"] == "full"
     traps = {"PrivateDevices", "ProtectKernelLogs", "BindPaths", "ReadWritePaths", "BindReadOnlyPaths", "PrivateTmp", "DynamicUser", "User",
              "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
     assert not traps & set(settings)

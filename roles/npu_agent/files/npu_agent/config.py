@@ -210,11 +210,19 @@ CROSS_RULES = (
 PLAIN = re.compile(r'([a-z_]+): ("[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|true|false|null) *')
 
 
-def load(file=None, environ=None):
-    """The settings as attributes. A file that was asked for must exist; without the default file the defaults hold."""
+def chosen_file(file=None, environ=None):
+    """The path that was asked for, None: the default one."""
+    return file or (os.environ if environ is None else environ).get("NPU_AGENT_CONFIG")
+
+
+def load(file=None, environ=None, lost=False):
+    """The settings as attributes. A file that was asked for must exist; without the default file the defaults hold.
+
+    lost: it had something in it before. Whoever removed it, or is just writing it, does not want the defaults.
+    """
     environ = os.environ if environ is None else environ
-    chosen = file or environ.get("NPU_AGENT_CONFIG")
-    given, faults = read_file(chosen or PATH, must_exist=bool(chosen))
+    chosen = chosen_file(file, environ)
+    given, faults = read_file(chosen or PATH, must_exist=bool(chosen) or lost, must_say=lost)
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
@@ -239,7 +247,7 @@ def load(file=None, environ=None):
     return SimpleNamespace(**values)
 
 
-def read_file(name, must_exist):
+def read_file(name, must_exist, must_say=False):
     """({key: (value, place)}, faults) of a YAML file whose top is a mapping of scalars."""
     try:
         with open(name, encoding="utf-8") as stream:
@@ -248,6 +256,8 @@ def read_file(name, must_exist):
         return {}, [f"{name}: there is no such file"] if must_exist else []
     except (OSError, UnicodeDecodeError) as error:
         return {}, [f"{name}: cannot be read: {error}"]
+    if must_say and not text.strip():
+        return {}, [f"{name}: is empty now, and was not before; for the defaults write a comment into it"]
     given = read_plain(name, text)
     return (given, []) if given is not None else read_yaml(name, text)
 

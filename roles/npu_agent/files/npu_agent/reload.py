@@ -28,6 +28,7 @@ class Source:
 
     def __init__(self, file):
         self.file, self.asked = file, False
+        self.said = False  # there was something in the file when it was read last
         self.notify = None  # called for the first of several signals
         self.inherited = inherited()
         signal.signal(signal.SIGHUP, self.ask)
@@ -40,8 +41,18 @@ class Source:
 
     def load(self):
         """(settings, fault levels); config.ConfigError has every fault."""
-        settings = config.load(self.file)
-        return settings, faults.load(settings.fault_file)
+        settings = config.load(self.file, lost=self.said)
+        levels = faults.load(settings.fault_file)
+        self.said = says_something(config.chosen_file(self.file) or config.PATH)
+        return settings, levels
+
+
+def says_something(path):
+    try:
+        with open(path, "rb") as stream:
+            return bool(stream.read().strip())
+    except OSError:
+        return False
 
 
 def changes(old, new):
