@@ -7,6 +7,8 @@ import os
 import select
 import socket
 import subprocess
+import threading
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +106,38 @@ def test_nobody_listens_where_no_socket_can_be_made(package, monkeypatch):
 
     monkeypatch.setattr(session.socket, "socket", none_left)
     assert not session.alive("/x")
+
+
+@pytest.fixture
+def service(package):
+    """A Service with no more than an end and another configuration need."""
+    from npu_agent import serve
+
+    made = serve.Service.__new__(serve.Service)
+    made.stopping, made.execute, made.status, made.faults, made.counters, made.lines = asyncio.Event(), True, 0, [], Counter(), []
+    made.log = lambda event, level="info", **fields: made.lines.append((event, fields))
+    return made
+
+
+def test_it_ends_where_no_thread_can_be_made(service, monkeypatch):
+    def none_left(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    service.stop()
+    assert service.stopping.is_set() and not service.execute
+
+
+def test_a_fault_in_reading_the_configuration_is_a_refusal(service):
+    def load():
+        raise FileNotFoundError(2, "No such file or directory", "fault_codes.json")
+
+    service.source = SimpleNamespace(load=load, asked=True)
+    service.reload()
+    ((event, fields),) = service.lines
+    assert "refused" in event and fields["faults"] == service.faults
+    assert "FileNotFoundError" in service.faults[0] and service.counters["reloads_refused"] == 1
+    assert not service.stopping.is_set() and not service.source.asked
 
 
 def test_lines_of_a_kind_are_seldom(package):

@@ -159,10 +159,13 @@ class Service:
     def stop(self):
         self.execute = False
         if not self.stopping.is_set():
+            self.stopping.set()
             guard = threading.Timer(LIMIT_SECONDS, self.give_up)
             guard.daemon = True
-            guard.start()
-            self.stopping.set()
+            try:
+                guard.start()
+            except RuntimeError:
+                pass  # there is no room for another thread; systemd has a limit too
 
     def give_up(self):
         self.log("stopped", "warning", cause="something did not end in time")
@@ -184,9 +187,10 @@ class Service:
         try:
             settings, levels = self.source.load()
         except config.ConfigError as error:
-            self.counters["reloads_refused"] += 1
-            self.faults = error.faults
-            self.log("the new configuration is refused, the old one stays", "error", faults=error.faults)
+            self.refuse(error.faults)
+            return
+        except Exception as error:  # files of ours that are being replaced, for one
+            self.refuse([f"a fault of npu-agent: {error!r}"])
             return
         self.faults = []
         changed = reload.changes(self.settings, settings)
@@ -203,6 +207,11 @@ class Service:
         self.eyes.reconsider()
         self.watchdog.heard()
         self.review()
+
+    def refuse(self, faults):
+        self.counters["reloads_refused"] += 1
+        self.faults = faults
+        self.log("the new configuration is refused, the old one stays", "error", faults=faults)
 
     async def run(self):
         loop = asyncio.get_running_loop()
