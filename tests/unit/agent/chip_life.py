@@ -8,6 +8,7 @@ NOT_HANDLE, SUB_HEALTH, REQUEST, BUSINESS, FREE_RESET = "80E01805", "80DE0207", 
 RESET, PRE_SEPARATE, SEPARATE, NOBODY_KNOWS = "8C1FA006", "8F180220", "A8028801", "12345678"
 OFTEN, LINK = "80E18005", "81078603"  # by the vendor's rules: 3 times in a day, 5 times in a day and then away for two days
 DAY = 86400
+FAR = 1e9  # no answer gets too old, see test_agent_health_age.py
 
 SETTINGS = {
     "unhealthy_from": "major", "recovery_seconds": 10.0, "flap_count": 3, "flap_window": 3600.0, "flap_hold": 1800.0,
@@ -44,13 +45,15 @@ class Life:
     """One chip and what is said of it; `told` has the newest verdict."""
 
     def __init__(self, agent, levels, **settings):
-        self.health = agent.health.Health(SimpleNamespace(**{**SETTINGS, **settings}), levels)
+        self.health = agent.health.Health(SimpleNamespace(**{**SETTINGS, "poll_seconds": FAR, "query_timeout": 5.0, **settings}), levels)
         self.told = self.record = None
 
     def see(self, now, record, *events, pressure=()):
         self.record = record
         self.told = self.health.judge("key", record, events, now, pressure)
         assert self.told.review is None or self.told.review >= now
+        if self.told.healthy and self.told.review is not None and self.told.review >= FAR:
+            self.told = self.told._replace(review=None)
         return self.told
 
     def wait(self, now):

@@ -272,6 +272,6 @@ def test_flapping_can_be_switched_off(agent, levels, life):
     chip.see(0, well())
     chip.see(1, ill(SEPARATE))
     assert chip.see(2, well()).review == 1801
-    chip.health = agent.health.Health(SimpleNamespace(**{**SETTINGS, "flap_count": 0}), levels, chip.health.memory)
+    chip.health = agent.health.Health(SimpleNamespace(**{**vars(chip.health.settings), "flap_count": 0}), levels, chip.health.memory)
     assert chip.wait(3).review == 12
     assert chip.wait(12).healthy

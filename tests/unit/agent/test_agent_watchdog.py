@@ -22,7 +22,7 @@ if look:
         if os.path.exists(fault + "/end"):
             raise SystemExit
         sight = sound(self)
-        return sight._replace(chips=[{}]) if os.path.exists(fault + "/nonsense") else sight
+        return sight._replace(chips=[{"family": "a2"}]) if os.path.exists(fault + "/nonsense") else sight
     look.Looker.look = faulty
 """
 SHORT = {"query_timeout": 0.5, "keep_last_state": 0.5}  # 2.1 s with the rig's poll_seconds

@@ -9,7 +9,8 @@ prints the same as OK, Warning, Alarm, Critical, UNKNOWN. It lists fault codes b
 Kubelet knows two states only: the text Healthy, and any other. judge() says what a chip's record says by itself; Health adds what time
 does: a chip that was out of service comes back after `recovery_seconds` without a fault, one that went out `flap_count` times within
 `flap_window` stays out until `flap_hold` after its last fault, and while nothing is known of a chip it keeps its state for
-`keep_last_state`. What is remembered is lost when the agent starts anew: a chip that is well then is taken at its word.
+`keep_last_state`. A chip that nobody has asked for longer than good_for() is not known any more, whoever should have asked it.
+What is remembered is lost when the agent starts anew: a chip that is well then is taken at its word.
 """
 
 from collections import namedtuple
@@ -22,6 +23,8 @@ WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 HUNG_STEPS = (86400, 3600, 600, 60, 30, 10, 5, 1, 0)  # a text that changed with each second would be logged with each look
+LOOK_SECONDS = 30.0  # for a look at a node where much is slow: a new process may need 20 s (START_SECONDS of driver.py)
+HELD_UP = 5.0  # seconds
 UNKNOWN = faults.Levels({})
 
 # healthy: True, False, or None: nothing is known. loss: whether going out of service for this counts as flapping. A driver that was
@@ -104,6 +107,12 @@ def severity(fault):
     return faults.rank(fault.level) if fault.level else 1.5 if fault.severity else -1
 
 
+def good_for(settings):
+    """Seconds after which an answer of the driver is too old to go by. While looks take place it does not come to that: one is due each
+    poll_seconds, a chip that does not answer is told of within two query_timeout, and keep_last_state covers a driver that is away."""
+    return settings.poll_seconds + 2 * settings.query_timeout + max(settings.keep_last_state, LOOK_SECONDS)
+
+
 class Past:
     """What is remembered of one chip. Times are monotonic; None: there was none."""
 
@@ -114,6 +123,7 @@ class Past:
         self.known_at = None  # when something was known last
         self.fault_at, self.fault = None, ""  # the last fault: when it was there last, and which
         self.fault_asked = NEVER  # when the answer was asked for that was the newest then
+        self.answered, self.good_until = NEVER, NEVER  # when the newest answer came, and is too old by the settings of that time
         self.well_since = None  # since when the chip has been without a fault on end
         self.losses = []  # when it went out of service
         self.flapping = False
@@ -133,7 +143,9 @@ class Health:
         which they came. pressure: texts why its NUMA node is short of memory. now: monotonic seconds.
         """
         past = self.memory.setdefault(key, Past())
+        asked = past.standing.asked
         news, came = past.standing.take(record, events, now, self.levels)
+        old = self.old(past, past.standing.asked > asked, now)
         codes = past.standing.faults(now, self.levels)
         found = find(record, codes, self.settings.unhealthy_from)
         past.flapping = past.flapping and bool(self.settings.flap_count)  # a change of settings ends it
@@ -144,13 +156,28 @@ class Health:
             due = self.happened(past, Finding(False, fault_text(news), True), now, found.healthy)
         elif found.healthy is None:
             due = self.unknown(past, found.reason, now)
+        elif old:
+            past.well_since, due = None, None
+            past.told, past.reason = False, f"nobody has asked the driver for it for more than {good_for(self.settings):g} s"
+            past.fault, past.fault_asked = past.reason, past.standing.asked
         else:
             due = self.well(past, found.reason, now)
         flapped = LINK_DOWN in came and past.standing.flapped(LINK_DOWN, now, self.settings.degraded_seconds)
         signs = past.signs.judge(record, codes, news, now, flapped=flapped, pressure=pressure, settings=self.settings)
-        reviews = [due, signs.review, *past.standing.releases(self.levels)]
+        reviews = [due, past.good_until if past.told else None, signs.review, *past.standing.releases(self.levels)]
         review = min((time for time in reviews if time is not None), default=None)
         return Verdict(past.told, past.reason, signs.rank, signs.texts, review)
+
+    def old(self, past, new, now):
+        """Whether the newest answer is too old to go by. new: it has just come."""
+        past.answered = now if new else past.answered
+        good_until = past.answered + good_for(self.settings)
+        # Settings may change in between: with a shorter period the next look is yet to come, with a longer one it comes later.
+        past.good_until = good_until if new else max(past.good_until, good_until)
+        if now >= past.good_until + HELD_UP:
+            # The review of that time is late, so this whole process was held up (stopped, frozen), and with it who looks at the chips.
+            past.good_until = now + good_for(self.settings)
+        return now >= past.good_until
 
     def fault(self, past, found, now):
         if past.told and found.loss and self.settings.flap_count:
