@@ -35,11 +35,11 @@ def mixed(tmp_path_factory, package, library):
 
 
 class Kubelet:
-    """Takes registrations and asks for the devices, as `stream` says; or has Register wait for ever."""
+    """Takes registrations and asks for the devices `delay` seconds later; or has Register wait for ever."""
 
-    def __init__(self, folder, answers=True):
+    def __init__(self, folder, answers=True, delay=0.0):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.answers, self.count, self.streams = folder, answers, 0, []
+        self.folder, self.answers, self.delay, self.count, self.streams = folder, answers, delay, 0, []
         self.server = grpc.server(ThreadPoolExecutor(4))
         handler = grpc.unary_unary_rpc_method_handler(self.register)
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),))
@@ -55,6 +55,7 @@ class Kubelet:
         return b""
 
     def watch(self):
+        self.over.wait(self.delay)
         stream = listen(self.folder / SOCKET)
         self.streams.append(stream)
         with contextlib.suppress(grpc.RpcError):
@@ -167,6 +168,16 @@ def test_a_stream_that_kubelet_ended_is_registered_again(rig):
         kubelet.streams[-1].cancel()
     until(lambda: kubelet.count >= 4 and agent.report()["ready"])
     assert agent.events("registration ended")[0]["cause"] == "kubelet ended the stream"
+    kubelet.close()
+
+
+@pytest.mark.long
+def test_a_kubelet_that_asks_late_for_the_devices_is_waited_for(rig):
+    """Each of its streams is for a registration that had been given up meanwhile, until there is time enough."""
+    kubelet = Kubelet(rig.plugins, delay=7.0)
+    agent = rig.agent()
+    until(lambda: len(kubelet.streams) == 3 and agent.report()["ready"], what="the third registration holds")
+    assert kubelet.count == 3  # nothing is on its way that would end the stream
     kubelet.close()
 
 

@@ -12,7 +12,9 @@ from .log import Once
 from .plugin import Plugin, register, until
 from .watch import stamp
 
-STREAM_SECONDS = 5.0  # kubelet opens ListAndWatch within milliseconds of Register (measured)
+# Kubelet opens ListAndWatch within milliseconds of Register (measured). One that is slow gets more time with each failure: else each new
+# registration would end the stream of the one before.
+STREAM_SECONDS = (5.0, 10.0, 30.0)
 # The first is there for kubelet, which cleans up after a stream by the resource's name (its source): what registers again before that
 # is cleaned up as well.
 RETRY_SECONDS = (0.2, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -157,7 +159,7 @@ class Session:
     async def hold(self, plugin, before):
         """Return why the registration is over."""
         clock = asyncio.get_running_loop().time
-        deadline, doubted = clock() + STREAM_SECONDS, None
+        deadline, doubted = clock() + STREAM_SECONDS[min(self.failures, len(STREAM_SECONDS) - 1)], None
         while True:
             self.wake.clear()
             if not plugin.owned():
@@ -192,8 +194,9 @@ class Session:
         self.log("registered", endpoint=os.path.basename(self.path), healthy=healthy, total=total)
 
     def over(self, cause):
+        """A stream that came late, for the registration before, is no success."""
         held = asyncio.get_running_loop().time() - self.since
-        self.failures = 0 if held > STEADY_SECONDS else self.failures + 1
+        self.failures = 0 if held > STEADY_SECONDS and self.plugin.streams == 1 else self.failures + 1
         self.enter(REGISTERING, cause)
         self.log("registration ended", "warning", cause=cause)
 
