@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from agent_rig import until
+from node_rig import A2, record, sight, state
 
 
 def connect(stack, agent):
@@ -106,6 +107,27 @@ def test_nobody_listens_where_no_socket_can_be_made(package, monkeypatch):
 
     monkeypatch.setattr(session.socket, "socket", none_left)
     assert not session.alive("/x")
+
+
+def test_lines_about_a_chip_are_one_a_second(make):
+    node = make()
+
+    def lines():
+        return [(fields["id"], fields["reason"], fields.get("left_out", 0)) for event, fields in node.events if event == "chip"]
+
+    for number in range(100):  # a fault comes and goes a hundred times a second
+        node.update(sight(record(0, code=3 * (number % 2)), record(1)), number / 100)
+    assert lines() == [("Ascend910-0", "", 0), ("Ascend910-1", "", 0)] and state(node.boards[A2])["Ascend910-0"] is False
+    assert node.next_review == 1  # the last state has not been told
+    node.review(1)
+    assert lines()[2:] == [("Ascend910-0", "DCMI health critical", 98)] and node.boards[A2].due is None
+    node.update(sight(record(0), record(1)), 1.2)
+    node.update(sight(record(0, code=3), record(1)), 1.4)  # as it was told, so there is nothing to say
+    assert node.boards[A2].due is None
+    node.update(sight(record(0, code=3), record(1, code=2)), 1.5)  # another chip has lines of its own
+    assert lines()[3:] == [("Ascend910-1", "DCMI health major", 0)]
+    node.update(sight(record(0), record(1, code=2)), 5)
+    assert lines()[4:] == [("Ascend910-0", "", 2)]
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_sight_that_cannot_be_judged_takes_the_chips_out(faulty):
 def test_silence_lasts_until_the_next_update(make):
     node = make()
     node.update(sight(record(0), record(1, code=3)), 0)
-    assert node.silence("nobody looks") == {A2}
+    assert node.silence("nobody looks", 0) == {A2}
     assert state(node.boards[A2]) == {"Ascend910-0": False, "Ascend910-1": False}
     assert node.boards[A2].chips["Ascend910-0"].reason == "nobody looks"
     node.review(1)

@@ -44,12 +44,12 @@ class Node:
         self.take(sight)
         return self.judge(now, sight.events)
 
-    def silence(self, reason):
+    def silence(self, reason, now):
         """Until the next update no chip may take work. Judges nothing: judging may be what fails. The resources whose list changed."""
         self.silent, chips = reason, {}
         for resource, board in self.boards.items():
             chips[resource] = {name: chip._replace(healthy=False, reason=reason) for name, chip in board.chips.items()}
-        return {resource for resource in chips if self.boards[resource].publish(chips[resource], self.settings.shares)}
+        return self.publish(chips, [], now)
 
     def stand_by(self, idle, now):
         """Another agent serves this node, or (not `idle`) it has ended, and the chips have the names that it has left."""
@@ -135,9 +135,14 @@ class Node:
         for identity, resource, _base, form in offers:
             lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent or bars.get((resource, form.id), ""))
             self.forms.setdefault(identity.name, []).append(f"{form.id} of {resource}")
-        self.next_review = min(reviews) if reviews else None
         self.names.save()
-        return {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares)}
+        return self.publish(lists, reviews, now)
+
+    def publish(self, lists, reviews, now):
+        """lists: {resource: {id: Chip}}. reviews: monotonic times. The resources whose list changed."""
+        changed = {resource for resource, chips in lists.items() if self.board(resource).publish(chips, self.settings.shares, now)}
+        self.next_review = min([*reviews, *(board.due for board in self.boards.values() if board.due is not None)], default=None)
+        return changed
 
     def warn(self, family):
         """Say once what `shares` needs on chips of this family (public reports; the vendor shares 310P and 310B only)."""

@@ -105,7 +105,7 @@ class Service:
     def silence(self, reason, lines=()):
         self.say_silent("no chip may take work", "error", cause=reason, **({"trace": lines} if lines else {}))
         try:
-            self.node.silence(reason)
+            self.node.silence(reason, asyncio.get_running_loop().time())
         except Exception as error:
             self.fail(f"{reason}; then: {error!r}")
 
@@ -122,6 +122,7 @@ class Service:
         over = self.watchdog.tick(loop.time(), self.eyes.is_alive(), time.monotonic() - self.eyes.beat, allowed)
         if self.watchdog.trouble not in ("", self.node.silent):
             self.silence(self.watchdog.trouble)
+            self.judged()
         if over:
             self.fail(self.watchdog.trouble)
 
