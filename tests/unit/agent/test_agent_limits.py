@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import threading
@@ -160,6 +161,16 @@ def test_a_fault_in_reading_the_configuration_is_a_refusal(service):
     assert "refused" in event and fields["faults"] == service.faults
     assert "FileNotFoundError" in service.faults[0] and service.counters["reloads_refused"] == 1
     assert not service.stopping.is_set() and not service.source.asked
+
+
+def test_when_memory_runs_out_children_go_first(pair):
+    _rig, agent = pair
+    children = subprocess.run(["pgrep", "-P", str(agent.pid)], capture_output=True, text=True, check=True).stdout.split()
+    scores = [int(open(f"/proc/{pid}/oom_score_adj").read()) for pid in (agent.pid, *children)]
+    assert len(scores) == 2 and scores[1] > scores[0]
+    os.kill(int(children[0]), signal.SIGKILL)
+    until(lambda: children[0] not in subprocess.run(["pgrep", "-P", str(agent.pid)], capture_output=True, text=True, check=False).stdout)
+    until(lambda: agent.get("/readyz")[0] == 200)
 
 
 def test_lines_of_a_kind_are_seldom(package):

@@ -350,6 +350,7 @@ def test_unit_keeps_out_of_the_known_traps(package):
              "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
     assert not traps & set(settings)
     assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+    assert (settings["OOMPolicy"], settings["LimitNOFILE"], settings["TasksMax"]) == ("continue", "65536", "1024")
     assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 

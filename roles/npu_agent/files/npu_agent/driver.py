@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from ._hardware._dcmi_child import Child, DcmiError
 from ._hardware._dcmi_client import load_faults
+from .oom import expendable
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
 DIE_SECONDS = 0.5  # for a process that was killed
@@ -87,6 +88,12 @@ class Apart:
         self.error, self.retry = "", float("-inf")  # when a new process may be tried
 
 
+def expendable_child(library, install_path):
+    child = Child(library, install_path)
+    expendable(child.pid)
+    return child
+
+
 class Driver:
     """`ask` all chips; between two looks `wait`. `meanwhile` is called whenever something may have happened during a query.
 
@@ -94,7 +101,7 @@ class Driver:
     who has seen it). unsubscribed: why there are no events, None when there are.
     """
 
-    def __init__(self, library, settings, watch, *, clock=time.monotonic, start=Child, meanwhile=lambda: None):
+    def __init__(self, library, settings, watch, *, clock=time.monotonic, start=expendable_child, meanwhile=lambda: None):
         self.library, self.settings, self.watch, self.clock = library, settings, watch, clock
         self.start, self.meanwhile = start, meanwhile
         self.worker: Optional[Worker] = None

@@ -23,6 +23,7 @@ import time
 
 from ._hardware._dcmi_client import library_faults
 from .log import Once
+from .oom import expendable
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 LINE_LENGTH = 200  # characters of the reason
@@ -161,6 +162,7 @@ class Prober:
             raise Failed(f"it cannot be started: {error.strerror}") from None
         finally:
             os.close(writer)
+        expendable(process.pid)
         try:
             code, text = self.follow(process.pid, output)
         finally:
