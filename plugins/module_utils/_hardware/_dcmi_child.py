@@ -27,6 +27,8 @@ exec(marshal.loads(code))
 _loader: Any = _dcmi.__spec__.loader
 CODE = marshal.dumps(_loader.get_code(_dcmi.__name__))
 NOISE_BYTES = 4096
+TURNS = 4  # times 64 KiB that are read before somebody else has a turn
+LINE_BYTES = 4 << 20
 
 
 class DcmiError(Exception):
@@ -102,7 +104,9 @@ class Child:
     def read(self):
         """Take in what the child has said. False when it will say no more."""
         try:
-            while not self.ended:
+            for _turn in range(TURNS):  # who talks faster than we read is heard out next time
+                if self.ended:
+                    break
                 data = os.read(self.output, 65536)
                 self.ended = not data
                 self._buffer += data
@@ -113,6 +117,9 @@ class Child:
     def line(self, command):
         """The next whole message, None when there is none yet; DcmiError when it is none of ours."""
         if b"\n" not in self._buffer:
+            if len(self._buffer) > LINE_BYTES:
+                self.ended = True
+                raise self.broken("says a line without end", command)
             return None
         line, self._buffer = self._buffer.split(b"\n", 1)
         try:
@@ -134,7 +141,7 @@ class Child:
     def heard(self):
         """What the library printed, as the end of a sentence."""
         try:
-            while True:
+            for _turn in range(TURNS):
                 data = os.read(self.noise, 65536)
                 if not data:
                     break

@@ -1,136 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """driver.py with children that are none: each step of theirs is decided here, and time goes on when nobody has anything to say."""
 
-import itertools
 from types import SimpleNamespace
 
 import pytest
+from driver_rig import Node
 
 TIMEOUT, RETRY = 5.0, 60.0
 SETTINGS = SimpleNamespace(query_timeout=TIMEOUT, stuck_retry=RETRY, install_path="/nowhere")
-
-
-class Node:
-    """A driver with four chips. hang, crash: places where a query does so; None for the list of cards. immortal: SIGKILL does nothing."""
-
-    def __init__(self):
-        self.now = 1000.0
-        self.chips = [(card, 0) for card in range(4)]
-        self.hang, self.crash, self.immortal, self.refuse = set(), set(), False, None
-        self.children, self.takers = [], {}
-
-    def clock(self):
-        return self.now
-
-    def start(self, library, install_path):
-        self.children.append(Child(self))
-        return self.children[-1]
-
-    def alive(self):
-        return [child for child in self.children if child.alive]
-
-    # the watch: time goes on only when nobody has anything to say
-
-    def add(self, descriptor, taker):
-        self.takers[descriptor] = taker
-
-    def remove(self, descriptor):
-        self.takers.pop(descriptor, None)
-
-    def wait(self, seconds):
-        ready = [taker for descriptor, taker in list(self.takers.items()) if descriptor.step()]
-        for taker in ready:
-            taker()
-        if not ready:
-            self.now += seconds
-        return bool(ready)
-
-
-class Child:
-    pids = itertools.count(100)
-
-    def __init__(self, node):
-        self.node, self.pid, self.output = node, next(self.pids), self
-        self.alive, self.ended, self.killed = True, False, False
-        self.asked, self.waiting, self.said = [], [{"ready": 1}], []
-        self.at, self.work = None, iter(())
-
-    def send(self, request):
-        self.asked.append(request)
-        if request["cmd"] != "end":
-            self.work = self.answer(request)
-
-    def answer(self, request):
-        if request["cmd"] in ("open", "subscribe"):
-            if request["cmd"] in self.node.hang:
-                yield "hang", request["cmd"]
-            error = self.node.refuse if request["cmd"] == "open" else None
-            yield "say", {"id": request["id"], **({"error": error} if error else {"result": {"why": None}})}
-            return
-        places = [tuple(place) for place in request.get("only", ())]
-        if not places:
-            yield "at", None
-            for card in {place[0]: None for place in self.node.chips}:
-                if [card, None] not in [list(place) for place in request.get("skip", ())]:
-                    yield "at", (card, None)
-                    places += [place for place in self.node.chips if place[0] == card]
-        places = [place for place in places if place not in [tuple(one) for one in request.get("skip", ())]]
-        for place in places:
-            yield "at", place
-        yield "say", {"id": request["id"], "result": [{"card_id": card, "device_id": device} for card, device in places]}
-
-    def step(self):
-        """Go on until there is something to say. False when it hangs or has nothing to do."""
-        if self.killed and not self.node.immortal:
-            self.alive = False
-        if not self.alive:
-            return not self.ended
-        while not self.waiting:
-            if self.at in self.node.hang and self.at != "free":
-                return False
-            if self.asked and self.asked[-1] == {"cmd": "end"}:
-                self.waiting.append({"ended": True})
-                continue
-            self.at = "free"
-            kind, what = next(self.work, ("idle", None))
-            if kind == "idle":
-                return False
-            if kind == "hang":
-                self.at = what
-            elif kind == "at":
-                self.at = what
-                self.waiting.append({"id": self.asked[-1]["id"], "at": what})
-                if what in self.node.crash:
-                    self.alive = False
-            else:
-                self.waiting.append(what)
-        return True
-
-    def read(self):
-        self.said += self.waiting
-        self.waiting = []
-        self.ended = not self.alive
-        return not self.ended
-
-    def line(self, command):
-        return self.said.pop(0) if self.said else None
-
-    def broken(self, what, command):
-        return RuntimeError(f"{what} during {command}")
-
-    def heard(self):
-        return ""
-
-    def kill(self):
-        self.killed = True
-        if not self.node.immortal:
-            self.alive = False
-
-    def reap(self, seconds=0.0):
-        return not self.alive
-
-    def close(self):
-        self.ended = True
 
 
 @pytest.fixture
@@ -180,8 +57,94 @@ def test_a_chip_that_hangs_keeps_its_worker_and_nobody_elses_answer(driver, node
 def test_two_that_hang_are_told_apart(driver, node):
     node.hang |= {(0, 0), (3, 0)}
     answer = driver.ask("health")
-    assert chips(answer) == [1, 2] and set(answer.hung) == {(0, 0), (3, 0)}
-    assert len(node.alive()) == 3
+    assert chips(answer) == [1, 2] and set(answer.hung) == {(0, 0)} and set(answer.errors) == {(3, 0)}
+    driver.wait(TIMEOUT)
+    assert set(driver.hung()) == {(0, 0), (3, 0)} and len(node.alive()) == 3
+    answer = driver.ask("health")
+    assert chips(answer) == [1, 2] and set(answer.hung) == {(0, 0), (3, 0)} and not answer.errors
+
+
+def test_many_that_hang_are_not_waited_for_one_after_the_other(driver, node):
+    node.chips = [(card, 0) for card in range(16)]
+    node.hang |= {(card, 0) for card in range(1, 16)}
+    began = node.now
+    answer = driver.ask("health")
+    assert chips(answer) == [0] and {*answer.hung, *answer.errors} == node.hang
+    assert node.now - began == TIMEOUT + 14 * 0.5
+    driver.new_hang = False
+    while len(driver.hung()) < 15:
+        driver.wait(TIMEOUT)
+    assert node.now - began == TIMEOUT + 13 * 0.5 + TIMEOUT and driver.new_hang
+    assert all(seconds >= TIMEOUT for seconds in driver.hung().values()) and len(node.alive()) == 16
+
+
+@pytest.mark.parametrize("command", ["health", "chips"])
+def test_a_slow_chip_behind_one_that_hangs_does_not_hang(driver, node, command):
+    node.hang |= {(0, 0), (2, 0)}
+    answer = driver.ask(command)
+    assert chips(answer) == [1, 3] and answer.errors == {(2, 0): "the driver has not answered for this chip yet"}
+    assert driver.slow() == [(2, 0)]
+    driver.new_hang = False
+    node.hang.remove((2, 0))  # it answers after 2 s
+    driver.wait(2)
+    assert driver.back and not driver.new_hang and set(driver.hung()) == {(0, 0)} and driver.slow() == []
+    answer = driver.ask(command)
+    assert chips(answer) == [1, 2, 3] and not answer.errors and len(node.alive()) == 2
+
+
+def test_less_time_is_for_chips_only(driver, node):
+    """A list of cards that takes its time behind a chip that hangs: without it there is no answer at all."""
+    node.hang.add((0, 0))
+    wait, stopped = node.wait, []
+
+    def late_list(seconds):
+        if len(node.children) == 2 and node.children[1].at is None and not stopped:
+            node.hang.add(None)
+            stopped.append(node.now)
+        if stopped and node.now >= stopped[0] + 2:
+            node.hang.discard(None)
+        return wait(min(seconds, 1))
+
+    node.wait = late_list
+    assert chips(driver.ask("health")) == [1, 2, 3] and len(node.children) == 2
+
+
+def test_chips_that_crash_and_then_hang_do_not_wait_for_each_other(driver, node):
+    node.crash |= {(1, 0), (2, 0), (3, 0)}
+    for _unused in range(3):
+        driver.ask("health")
+    assert len(driver.apart) == 3
+    node.crash.clear()
+    node.hang |= {(1, 0), (2, 0), (3, 0)}
+    node.now += RETRY
+    began = node.now
+    answer = driver.ask("health")
+    assert node.now - began == TIMEOUT + 2 * 0.5 and set(answer.hung) == {(1, 0)} and set(answer.errors) == {(2, 0), (3, 0)}
+
+
+def test_events_are_kept_up_to_a_number(driver, node, agent):
+    driver.ask("health")
+    for number in range(agent.EVENTS):
+        driver.hear({"code": number})
+    assert not driver.lost
+    driver.hear({"code": "newest"})
+    taken = driver.take_events()
+    assert driver.lost and len(taken) == agent.EVENTS and (taken[0], taken[-1]) == ({"code": 1}, {"code": "newest"})
+    assert driver.take_events() == []
+
+
+def test_an_error_of_any_kind_is_no_reason_to_try_no_more(driver, node):
+    node.hang.add((1, 0))
+    driver.ask("health")
+    start = driver.start
+    driver.start = lambda *_unused: 1 / 0
+    node.now += RETRY
+    for _unused in range(3):
+        driver.wait(RETRY)
+    driver.start = start
+    for _unused in range(3):
+        driver.wait(RETRY)
+    assert len(node.children) == 3 and driver.apart[1, 0].worker.child is node.children[2]
 
 
 def test_a_chip_whose_call_comes_back_is_asked_with_the_others_again(driver, node):
@@ -291,11 +254,31 @@ def test_of_those_that_cannot_be_killed_there_is_one(agent, driver, node):
     assert chips(driver.ask("health")) == [0, 1, 2, 3]
 
 
-def test_a_subscription_that_hangs_is_not_tried_again(driver, node):
+def test_a_subscription_that_hangs_is_tried_again_much_later(agent, driver, node):
     node.hang.add("subscribe")
     assert chips(driver.ask("health")) == [0, 1, 2, 3]
     assert "subscribe" in driver.unsubscribed and len(node.children) == 2
     assert [request["cmd"] for request in node.children[1].asked] == ["open", "health"]
+    node.now += agent.SUBSCRIBE_SECONDS - 10
+    assert driver.ask("health") and len(node.children) == 2
+    node.now += 10
+    assert chips(driver.ask("health")) == [0, 1, 2, 3] and driver.unsubscribed  # in vain: the old worker goes on
+    assert len(node.children) == 3 and node.alive() == [node.children[1]]
+    node.hang.clear()
+    node.now += agent.SUBSCRIBE_SECONDS + 5
+    assert chips(driver.ask("health")) == [0, 1, 2, 3] and driver.unsubscribed is None
+    assert node.alive() == [node.children[3]] and driver.worker.child is node.children[3]
+    node.now += 2 * agent.SUBSCRIBE_SECONDS
+    assert driver.ask("health") and len(node.children) == 4
+
+
+def test_of_subscribers_that_cannot_be_killed_there_is_one(agent, driver, node):
+    node.hang.add("subscribe")
+    node.immortal = True
+    for _unused in range(4):
+        assert chips(driver.ask("health")) == [0, 1, 2, 3]
+        node.now += agent.SUBSCRIBE_SECONDS + 5
+    assert len(node.children) == 2
 
 
 def test_a_library_that_refuses_is_started_anew_next_time(agent, driver, node):

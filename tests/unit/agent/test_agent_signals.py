@@ -210,3 +210,28 @@ def test_eyes_end_in_the_middle_of_a_query(world, agent):
     eyes.stop()
     eyes.join(20)
     assert not eyes.is_alive() and eyes.inbox.empty() and driver_processes() == set()
+
+
+def test_a_storm_of_events_is_told_in_turns_and_its_losses_are_said(world, agent):
+    one = world("a2", chips=2)
+    looker = one.looker()
+    looker.look()
+    now = looker.clock()
+    looker.clock = lambda: now
+
+    def storm(count):
+        for _event in range(count):
+            looker.driver.hear({"logic_id": 1, "code": "80E01801", "assertion": "once", "severity": 2, "at": now})
+        looker.meanwhile()
+        return [len(sight.events) for sight in one.told]
+
+    assert storm(1) == [1] and looker.news
+    assert storm(1) == [1] and storm(1) == [1]  # no more so soon
+    now += agent.driver.EVENT_SECONDS
+    assert storm(1) == [1, 3] and not one.told[-1].problems
+    now += agent.driver.EVENT_SECONDS
+    assert storm(1) == [1, 3, 1] and storm(agent.driver.EVENTS + 1)[3:] == []
+    sight = looker.look()
+    assert len(sight.events) == agent.driver.EVENTS and "more fault events came at once" in sight.problems[0] and sight.complete
+    now += 61
+    assert not looker.look().problems

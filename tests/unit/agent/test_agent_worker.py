@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from agent_rig import npu_sim, until
-from simulated_world import driver_processes
+from simulated_world import column, driver_processes
 
 
 @pytest.fixture
@@ -134,3 +134,30 @@ def test_the_worker_is_small(real):
     with open(f"/proc/{next(iter(driver_processes()))}/status") as stream:
         size = next(int(line.split()[1]) for line in stream if line.startswith("VmRSS"))
     assert size < 14000
+
+
+def test_good_chips_are_seen_at_once_where_others_hang_from_the_start(world):
+    """Three of eight hang at the first look: five are told of after one deadline, the others join when theirs is over."""
+    one = world("a2", chips=8)
+    one.set({f"chips.{number}.dcmi": {"get_device_chip_info_v2": "hang", "get_device_health": "hang"} for number in (0, 3, 6)})
+    looker = one.looker(query_timeout=3, stuck_retry=600)
+    began = time.monotonic()
+    sight = looker.look()
+    assert time.monotonic() - began < 2 * 3 + 3  # one deadline and a bit; three of them, one after the other, would take longer
+    assert sorted(column(sight, "phy_id")) == list(range(8)) and sight.complete
+    assert [number for number, code in column(sight, "phy_id", "health_code") if code == 0] == [1, 2, 4, 5, 7]
+    until(lambda: looker.wait(1) or len(looker.driver.hung()) == 3, what="the others")
+    assert sum(hung is not None for hung in column(one.told[-1], "hung")) == 3
+
+
+def test_a_chip_that_has_not_answered_yet_is_as_it_was(world):
+    one = world("a2", chips=3)
+    looker = one.looker(query_timeout=3, stuck_retry=600)
+    before = {chip["phy_id"]: chip["asked_at"] for chip in looker.look().chips}
+    one.set({f"chips.{number}.dcmi": {"get_device_health": "hang"} for number in (0, 2)})
+    sight = looker.look()
+    (slow,) = [chip for chip in sight.chips if chip["phy_id"] == 2]
+    assert (slow["health_code"], slow["hung"], slow["error"], slow["asked_at"]) == (0, None, None, before[2])
+    one.set({"chips.2.dcmi": {}})
+    until(lambda: looker.wait(1) or looker.news, what="its return")
+    assert [hung is not None for hung in column(looker.look(), "hung")] == [True, False, False]

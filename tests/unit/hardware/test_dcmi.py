@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware import _dcmi
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _dcmi, _dcmi_child
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import (
     DcmiClient,
     DcmiError,
@@ -391,3 +391,27 @@ def test_a_child_starts_when_no_file_can_be_opened(client_of, odd_library, monke
     loader = type(_dcmi.__spec__.loader)
     monkeypatch.setattr(loader, "get_code", lambda *_unused: pytest.fail("the code was read again"))
     assert client_of(odd_library()).call("open")
+
+
+def test_who_talks_all_the_time_is_heard_in_turns(monkeypatch):
+    """Otherwise a storm of events, or of the library's chatter, would leave no time for anything else."""
+    child = _dcmi_child.Child.__new__(_dcmi_child.Child)
+    child._buffer, child._noise, child.ended, child.output, child.noise = b"", b"", False, 5, 6
+    reads = []
+
+    def read(descriptor, _size):
+        reads.append(descriptor)
+        return b"x" * 65536 if len(reads) < 1000 else pytest.fail("no end")
+
+    monkeypatch.setattr(_dcmi_child.os, "read", read)
+    monkeypatch.setattr(child, "reap", lambda seconds: False)
+    assert child.read() and len(reads) <= 16
+    assert child.heard().startswith("; it said: xxx") and len(reads) <= 32
+    assert child.line("health") is None
+    for _turn in range(100):
+        child.read()
+        if len(child._buffer) > _dcmi_child.LINE_BYTES:
+            break
+    with pytest.raises(DcmiError, match="says a line without end"):
+        child.line("health")
+    assert child.ended

@@ -3,8 +3,10 @@
 
 One worker process asks all chips in turn and says which one it is at. A chip whose query is not over in time keeps the very process that
 waits for it, as its captive, and nothing else is asked there; a new worker asks the rest. When the call comes back, the chip is asked with
-the others again. A captive that waits too long is killed; if it dies, one new one tries, and if it does not (a process that sleeps in the
-kernel cannot die), it stays the only one. A chip whose query has ended the worker several times is asked in a process of its own.
+the others again. Once a chip was late, those behind it have less time each, so that many that hang are not waited for one after the other:
+who is late then counts as not answered yet, and as hanging after the full time. A captive that waits too long is killed; if it dies, one
+new one tries, and if it does not (a process that sleeps in the kernel cannot die), it stays the only one. A chip whose query has ended the
+worker several times is asked in a process of its own.
 """
 
 import time
@@ -16,6 +18,11 @@ from ._hardware._dcmi_client import load_faults
 from .oom import expendable
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
+HURRY_SECONDS, HURRY_SHARE = 0.5, 0.1  # for a chip after one that was late: at least so long, or this share of query_timeout
+SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
+EVENTS = 1000  # that are kept until a look takes them
+EVENT_SECONDS = 0.05  # between two times at which events are told
+SLOW = "the driver has not answered for this chip yet"
 DIE_SECONDS = 0.5  # for a process that was killed
 CRASHES = 3  # in a row, after which a chip is asked in a process of its own
 WELL = 20  # answers in a row, after which it is asked with the others again: each process takes memory
@@ -42,6 +49,7 @@ class Worker:
         self.fault: Optional[DcmiError] = None
         self.command, self.number = "start", 0
         self.place, self.since = None, clock()  # what it is at, and since when
+        self.hurry = False  # whether a chip has less time than usual
         self.dropped = False  # nobody waits for it; it was killed, and perhaps is not gone yet
         watch.add(child.output, self.take)
 
@@ -83,6 +91,7 @@ class Apart:
     def __init__(self, place, worker=None, since=None):
         self.place, self.worker, self.since = place, worker, since
         self.asked = since  # when the query that is under way now began
+        self.sure = True  # whether it has had its full time
         self.killed = False
         self.crashes, self.well = False, 0  # apart for that; how often in a row it has answered since
         self.error, self.retry = "", float("-inf")  # when a new process may be tried
@@ -97,8 +106,8 @@ def expendable_child(library, install_path):
 class Driver:
     """`ask` all chips; between two looks `wait`. `meanwhile` is called whenever something may have happened during a query.
 
-    events: fault events since they were taken away. new_hang, back: a chip has just begun to hang, or answers again (set by us, unset by
-    who has seen it). unsubscribed: why there are no events, None when there are.
+    events: fault events since they were taken away, the newest ones; lost: whether there were more. new_hang, back: a chip has just begun
+    to hang, or answers again. These are set by us, and unset by who has seen it. unsubscribed: why there are no events; None: there are.
     """
 
     def __init__(self, library, settings, watch, *, clock=time.monotonic, start=expendable_child, meanwhile=lambda: None):
@@ -109,8 +118,9 @@ class Driver:
         self.apart: dict = {}
         self.workers: set = set()  # all that are not gone
         self.crashes: Any = Counter()  # (command, place): how often in a row
-        self.events, self.back, self.new_hang = [], False, False
-        self.subscribe, self.unsubscribed = True, "not subscribed yet"
+        self.events: Any = deque(maxlen=EVENTS)
+        self.lost, self.back, self.new_hang = False, False, False
+        self.subscribe, self.unsubscribed, self.subscribe_at = True, "not subscribed yet", float("inf")
         self.version: Any = None
         self.starts = 0
 
@@ -119,8 +129,10 @@ class Driver:
     def ask(self, command):
         """Answer of all chips; DcmiError when the driver as a whole has none."""
         records, asked, errors = {}, {}, {}
+        hurry = False
         while True:
             worker = self.ready()
+            worker.hurry = hurry
             skip = [*self.apart, *errors]
             try:
                 self.collect(worker, command, records, asked, skip=skip)
@@ -130,6 +142,7 @@ class Driver:
                 if worker.place is None or worker.place in skip:
                     self.give_up(worker, command)
                 self.set_apart(worker)
+                hurry = True
             except Died as died:
                 self.worker = None
                 self.drop(worker)
@@ -139,13 +152,18 @@ class Driver:
                 self.crashed(command, worker.place)
         for one in list(self.apart.values()):
             if one.crashes:
-                self.ask_apart(one, command, records, asked, errors)
+                hurry = self.ask_apart(one, command, (records, asked, errors), hurry) or hurry
+        errors.update((place, SLOW) for place in self.slow())
         return Answer(records, asked, self.hung(), errors)
 
     def hung(self):
         """{place: seconds since the query began that has not come back}"""
         now = self.clock()
-        return {one.place: now - one.since for one in self.apart.values() if one.since is not None}
+        return {one.place: now - one.since for one in self.apart.values() if one.since is not None and one.sure}
+
+    def slow(self):
+        """The places that have not answered and do not count as hanging yet."""
+        return [one.place for one in self.apart.values() if one.since is not None and not one.sure]
 
     def ready(self):
         """A worker that can be asked."""
@@ -159,20 +177,41 @@ class Driver:
                                 f"it was asked for {self.stuck.command!r}", "dcmi_timeout", command=self.stuck.command)
             self.stuck = None
             self.worker = self.begin()
+        elif self.unsubscribed and self.clock() >= self.subscribe_at:
+            self.resubscribe(self.worker)
         return self.worker
 
     def begin(self):
         worker = self.open()
-        if self.subscribe:
-            try:
-                self.unsubscribed = self.talk(worker, "subscribe")["why"]
-            except (Late, Died) as error:
-                # Never again: without events there are still looks, and without a worker there is nothing.
-                self.subscribe, self.unsubscribed = False, f"subscribing failed: {error}"
-                if not self.end(worker):
-                    self.stuck = worker
-                return self.begin()
+        if self.subscribe and not self.subscribed(worker):
+            return self.begin()
         return worker
+
+    def subscribed(self, worker):
+        """False when the worker was lost to trying."""
+        try:
+            self.unsubscribed, self.subscribe = self.talk(worker, "subscribe")["why"], True
+        except (Late, Died) as error:
+            # Not with the next one: without events there are still looks, and without a worker there is nothing.
+            self.subscribe, self.unsubscribed = False, f"subscribing failed: {error}"
+            if not self.end(worker):
+                self.stuck = worker
+        self.subscribe_at = self.clock() + SUBSCRIBE_SECONDS
+        return self.subscribe
+
+    def resubscribe(self, old):
+        """Try again with a new worker, which takes the old one's place if it lives."""
+        self.subscribe_at = self.clock() + SUBSCRIBE_SECONDS
+        if self.stuck is not None and not self.end(self.stuck):
+            return  # one that cannot be killed is enough
+        self.stuck = None
+        try:
+            worker = self.open()
+            if self.subscribed(worker):
+                self.worker = worker
+                self.drop(old)
+        except DcmiError as error:
+            self.unsubscribed = f"subscribing failed: {error}"
 
     def spawn(self, tell):
         unsafe = load_faults(self.library, self.settings.install_path)
@@ -197,7 +236,7 @@ class Driver:
     def open(self):
         """A new worker whose library has started."""
         self.starts += 1
-        worker = self.spawn(self.events.append)
+        worker = self.spawn(self.hear)
         try:
             if "ready" not in self.reply(worker, START_SECONDS):
                 raise Died(str(worker.child.broken("did not say it is ready", "start")))
@@ -251,6 +290,8 @@ class Driver:
 
     def reply(self, worker, seconds):
         """The next message; Late when there is none so long after the last one."""
+        if worker.hurry and worker.place is not None and worker.place[1] is not None:
+            seconds = min(seconds, max(HURRY_SECONDS, HURRY_SHARE * seconds))
         last = False
         while not worker.messages:
             if worker.fault or worker.child.ended:
@@ -269,13 +310,14 @@ class Driver:
 
     def set_apart(self, worker):
         """This worker waits for its call from now on, and for nothing else."""
-        self.apart[worker.place] = Apart(worker.place, worker, worker.since)
+        one = self.apart[worker.place] = Apart(worker.place, worker, worker.since)
+        one.sure = self.clock() >= worker.since + self.settings.query_timeout
         worker.tell = lambda event: None  # the next worker hears them too
         try:
             worker.child.send({"cmd": "end"})
         except DcmiError:
             pass  # it has just died: tend() sees that
-        self.new_hang = True
+        self.new_hang = self.new_hang or one.sure
 
     def crashed(self, command, place):
         self.crashes[command, place] += 1
@@ -283,20 +325,24 @@ class Driver:
             one = self.apart[place] = Apart(place)
             one.crashes = True
 
-    def ask_apart(self, one, command, records, asked, errors):
-        """Ask a chip in its own process."""
+    def ask_apart(self, one, command, answer, hurry):
+        """Ask a chip in its own process. True when it was late."""
+        records, asked, errors = answer
         if one.since is not None:
-            return
+            return False
         if one.worker is None and self.clock() < one.retry:
             errors[one.place] = one.error
-            return
+            return False
         try:
             if one.worker is None:
                 one.worker = self.open()
+            one.worker.hurry = hurry
             self.collect(one.worker, command, records, asked, only=[one.place])
         except Late:
             one.since = one.asked = one.worker.since
-            one.killed, self.new_hang, one.well = False, True, 0
+            one.sure = self.clock() >= one.since + self.settings.query_timeout
+            one.killed, self.new_hang, one.well = False, self.new_hang or one.sure, 0
+            return True
         except (Died, DcmiError) as error:
             if one.worker is not None:
                 self.drop(one.worker)
@@ -307,6 +353,7 @@ class Driver:
             if one.well == WELL:
                 self.drop(one.worker)
                 del self.apart[one.place]
+        return False
 
     def tend(self):
         """See to the captives. Seconds until that is due again, None: not by time alone."""
@@ -316,6 +363,9 @@ class Driver:
         for one in list(self.apart.values()):
             if one.since is None:
                 continue
+            late = not one.sure and now >= one.since + self.settings.query_timeout
+            if late:
+                one.worker.take()  # as in reply()
             if any("ready" not in message and "at" not in message for message in one.worker.messages):
                 self.release(one)
             elif one.worker.fault or one.worker.child.ended:
@@ -323,10 +373,14 @@ class Driver:
                     self.release(one)  # whoever asks it next sees whether it crashes again
                 elif now >= one.retry:
                     self.try_anew(one, now)
+            elif late:
+                one.sure = self.new_hang = True
             elif not one.killed and now >= one.asked + self.settings.stuck_retry:
                 one.worker.child.kill()
                 one.killed = True  # when it has ended, see above
-            if one.since is not None:
+            if one.since is not None and not one.sure:
+                due.append(one.since + self.settings.query_timeout)
+            elif one.since is not None:
                 due.append(one.retry if one.killed else one.asked + self.settings.stuck_retry)
         due = [time - now for time in due if time > now]
         return min(due) if due else None
@@ -346,7 +400,7 @@ class Driver:
             worker = self.spawn(lambda event: None)
             # A card that does not tell its chips is tried by a list of all.
             worker.ask("list", skip=others) if one.place[1] is None else worker.ask("health", only=[one.place])
-        except DcmiError:
+        except Exception:  # whatever it is: the look that is under way has nothing to do with it
             one.retry = now + self.settings.stuck_retry
             if worker is not None:
                 self.drop(worker)
@@ -359,6 +413,7 @@ class Driver:
     def wait(self, seconds):
         """Until something happens, at most so long."""
         due = self.tend()
+        seconds = min(seconds, EVENT_SECONDS) if self.events else seconds
         self.watch.wait(seconds if due is None else min(seconds, max(0.0, due)))
         self.tend()
         self.meanwhile()
@@ -373,6 +428,11 @@ class Driver:
                 worker.child.close()
         self.worker, self.stuck, self.apart, self.workers = None, None, {}, set()
 
+    def hear(self, event):
+        self.lost = self.lost or len(self.events) == EVENTS
+        self.events.append(event)
+
     def take_events(self):
-        taken, self.events[:] = self.events[:], []
+        taken = list(self.events)
+        self.events.clear()
         return taken

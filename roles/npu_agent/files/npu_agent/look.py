@@ -10,12 +10,14 @@ from . import nodes
 from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
-from .driver import Answer, Driver
+from .driver import EVENT_SECONDS, Answer, Driver
 from .signals import Watch
 
 DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
 MORE_SECONDS = 30.0  # the same of temperatures, ECC counters, virtual devices
 SURE_SECONDS = 5.0  # a virtual device that is just being made may have a node before the driver tells of it
+LOST_SECONDS = 60.0
+LOST = "more fault events came at once than could be kept: what they told is known from asking the driver only"
 HANGS = "the driver does not come back from a query for this chip"
 NOTHING = Answer({}, {}, {}, {})
 IDENTITY = ("phy_id", "logic_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
@@ -61,6 +63,8 @@ class Looker:
         self.slice_nodes: dict = {}  # N of /dev/vdavinciN: when it was seen first
         self.foreign: dict = {}  # place: such N that the chip was asked about, so that they are none of its
         self.changes = self.identified = 0  # of device nodes and PCI functions: told of, and taken into account
+        self.lost_until = float("-inf")  # so long it is told that fault events were left out
+        self.told_at = float("-inf")  # when a sight was told between looks
         self.news = False  # something happened that should be looked at soon
 
     def close(self):
@@ -96,9 +100,17 @@ class Looker:
             # Other chips than before. Who is there now is asked at once: one may have come, or left its place to another.
             found = self.identify()
             states = self.driver.ask("health")
+        self.keep_slow(states)
         self.found, self.states = found, states  # together: sights between are of either the old or the new chips
         self.more()
         return self.sight()
+
+    def keep_slow(self, states):
+        """A chip that has not answered yet, and has time left, is as it was; how old that is, `asked_at` tells."""
+        for where in self.driver.slow():
+            if where in self.states.records and where in states.errors:
+                del states.errors[where]
+                states.records[where], states.asked[where] = self.states.records[where], self.states.asked[where]
 
     def outdated(self):
         changed = self.signals is not None and self.signals.count != self.identified
@@ -164,6 +176,7 @@ class Looker:
     def sight(self):
         """What is known now."""
         self.see_slices(self.clock())
+        events = self.events()
         hung, excuses = self.driver.hung(), {where: {"error": text} for where, text in self.states.errors.items()}
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
         chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
@@ -191,9 +204,10 @@ class Looker:
                 numbers[known["phy_id"]] = name
                 chips.append(self.record(known, excuse))
         problems += [] if unused else silent  # they may be of the cards that follow
+        problems += [LOST] if self.clock() < self.lost_until else []
         problems += [f"card {where[0]} is left out: {excuses[where]['error']}" for where in sorted(unused, key=str)]
         judge_nodes(chips, self.settings.dev_root)
-        return Sight(self.found["present"], chips, problems, complete and not unused, self.events())
+        return Sight(self.found["present"], chips, problems, complete and not unused, events)
 
     def record(self, known, excuse):
         """One chip, as health and units take it; None stands for what nobody knows. device_node is a path, slices are virtual devices,
@@ -221,6 +235,8 @@ class Looker:
 
     def events(self):
         """Fault events since the last time, by the physical ids that kubelet's names are made of."""
+        if self.driver.lost:
+            self.driver.lost, self.lost_until = False, self.clock() + LOST_SECONDS
         numbers = {chip["logic_id"]: chip["phy_id"] for chip in self.found["chips"] if chip["logic_id"] is not None}
         taken = [event for event in self.driver.take_events() if event["logic_id"] in numbers]
         keys = ("code", "assertion", "severity", "at")
@@ -237,7 +253,11 @@ class Looker:
             self.driver.new_hang = self.driver.back = False
         changed, self.changes = changes != self.changes, changes
         self.news = self.news or changed or events or back
+        now = self.clock()
+        if events and not (changed or hang) and now < self.told_at + EVENT_SECONDS:
+            return  # a storm: Driver.wait() sees to it that they are not forgotten
         if (changed or events or hang) and self.found is not None and self.tell is not None:
+            self.told_at = now
             self.tell(self.sight())
 
     def wait(self, seconds):
