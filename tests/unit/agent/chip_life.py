@@ -45,7 +45,8 @@ class Life:
     """One chip and what is said of it; `told` has the newest verdict."""
 
     def __init__(self, agent, levels, **settings):
-        self.health = agent.health.Health(SimpleNamespace(**{**SETTINGS, "poll_seconds": FAR, "query_timeout": 5.0, **settings}), levels)
+        values = {**SETTINGS, "poll_seconds": FAR, "query_timeout": 5.0, "state_dir": "", **settings}
+        self.health = agent.health.Health(SimpleNamespace(**values), levels)
         self.told = self.record = None
 
     def see(self, now, record, *events, pressure=()):

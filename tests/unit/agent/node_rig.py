@@ -21,6 +21,7 @@ def make(package, tmp_path):
     def node(**settings):
         if nodes:
             nodes[-1].names.close()
+            nodes[-1].kept.close()
         values = {**MEMORY, "resource_name": "", "shares": 1, "state_dir": "", "dev_root": str(tmp_path), "sysfs_root": str(tmp_path)}
         events = []
         made = npu_agent.node.Node(

@@ -49,7 +49,7 @@ CODE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{8,9})")
 CODE_FORM = "8 or 9 hexadecimal digits such as 80E01801"
 
 # So many occurrences of a code within `window` seconds give it this level, until it has been away for `release` seconds
-# (None: until the agent starts again).
+# (None: until somebody has removed the file of health_file.py and started the agent anew).
 Rule = namedtuple("Rule", "level window times release")
 
 

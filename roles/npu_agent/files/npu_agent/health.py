@@ -10,13 +10,15 @@ Kubelet knows two states only: the text Healthy, and any other. judge() says wha
 does: a chip that was out of service comes back after `recovery_seconds` without a fault, one that went out `flap_count` times within
 `flap_window` stays out until `flap_hold` after its last fault, and while nothing is known of a chip it keeps its state for
 `keep_last_state`. A chip that nobody has asked for longer than good_for() is not known any more, whoever should have asked it.
-What is remembered is lost when the agent starts anew: a chip that is well then is taken at its word.
+What is remembered is lost when the agent starts anew, and a chip that is well then is taken at its word; but for a chip that flaps and
+codes that came too often, see health_file.py.
 """
 
 from collections import namedtuple
 
 from . import degraded, faults
 from ._hardware._health import LEVELS
+from .health_file import path_in
 from .standing import LINK_DOWN, NEVER, Fault, Standing
 
 WORDS = {0: "OK", 1: "minor", 2: "major", 3: "critical"}
@@ -32,6 +34,9 @@ UNKNOWN = faults.Levels({})
 # ask: whether only an answer that the driver was asked for later shows that the fault is over.
 Finding = namedtuple("Finding", "healthy reason loss ask", defaults=(True,))
 Verdict = namedtuple("Verdict", "healthy reason rank degraded review")
+# What outlasts a restart. separated: {code: when it was there last}. flap: None, or (when the last fault was there, which one).
+# sign: differs where it has to be kept anew.
+Lasting = namedtuple("Lasting", "separated flap sign")
 
 
 def judge(record, unhealthy_from, levels=UNKNOWN):
@@ -146,7 +151,7 @@ class Health:
         asked = past.standing.asked
         news, came = past.standing.take(record, events, now, self.levels)
         old = self.old(past, past.standing.asked > asked, now)
-        codes = past.standing.faults(now, self.levels)
+        codes = past.standing.faults(now, self.levels, self.settings.state_dir and path_in(self.settings.state_dir))
         found = find(record, codes, self.settings.unhealthy_from)
         past.flapping = past.flapping and bool(self.settings.flap_count)  # a change of settings ends it
         if found.healthy is False:
@@ -167,6 +172,23 @@ class Health:
         reviews = [due, past.good_until if past.told else None, signs.review, *past.standing.releases(self.levels)]
         review = min((time for time in reviews if time is not None), default=None)
         return Verdict(past.told, past.reason, signs.rank, signs.texts, review)
+
+    def lasting(self, key):
+        """Lasting of a chip, None where there is nothing to keep."""
+        past = self.memory.get(key)
+        if past is None or not (past.flapping or past.standing.separated):
+            return None
+        stands = [(code, code in past.standing.codes) for code in sorted(past.standing.separated)]
+        flap = (past.fault_at, past.fault) if past.flapping else None
+        return Lasting(dict(past.standing.separated), flap, (stands, past.flapping and past.well_since is None))
+
+    def recall(self, key, separated, flap):
+        """Go on with what was kept of a chip that is not known yet."""
+        past = self.memory[key] = Past()
+        past.standing.separated.update(separated)
+        if flap is not None:
+            past.flapping, past.told = True, False
+            past.fault_at, past.fault = flap
 
     def old(self, past, new, now):
         """Whether the newest answer is too old to go by. new: it has just come."""

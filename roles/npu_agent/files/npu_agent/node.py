@@ -9,6 +9,7 @@ from .board import Board
 from .chip import Chip
 from .claims import Claims, Offer
 from .degraded import memory_pressure
+from .health_file import HealthFile
 from .identity import Names
 
 PRESSURE_SECONDS = 10.0
@@ -25,6 +26,7 @@ class Node:
         self.settings, self.log, self.encode = settings, log, encode
         self.health = health.Health(settings, levels)
         self.names = Names(settings.state_dir, log, read_only)
+        self.kept = HealthFile(settings.state_dir, log, read_only)
         self.boards = {}
         self.present = None  # None: not looked yet
         self.problems, self.looked = [], []
@@ -54,6 +56,7 @@ class Node:
     def stand_by(self, idle, now):
         """Another agent serves this node, or (not `idle`) it has ended, and the chips have the names that it has left."""
         self.names.stand_by(idle)
+        self.kept.idle = idle
         if not idle and self.sight is not None:
             self.take(self.sight)
             self.judge(now, ())
@@ -86,6 +89,9 @@ class Node:
         known = {seen.identity.key: seen.record for seen in before.values()}
         for identity, record in zip(self.names.assign(records, sight.complete), records):
             last = known.pop(identity.key, {})
+            kept = None if identity.key in self.health.memory else self.kept.recall(identity.known)
+            if kept is not None:
+                self.health.recall(identity.key, *kept)
             self.seen[identity.name] = Seen(identity, dict(record, **slices_of(record, last, identity)), False)
         entries = {entry.key: entry for entry in self.names.entries}
         places = {place_of(record) for record in records}
@@ -136,6 +142,7 @@ class Node:
             lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent or bars.get((resource, form.id), ""))
             self.forms.setdefault(identity.name, []).append(f"{form.id} of {resource}")
         self.names.save()
+        self.kept.save([(seen.identity.known, self.health.lasting(seen.identity.key)) for seen in self.seen.values()])
         return self.publish(lists, reviews, now)
 
     def publish(self, lists, reviews, now):

@@ -239,6 +239,7 @@ class Service:
             task.cancel()
         await asyncio.wait(self.tasks, timeout=END_SECONDS)
         self.node.names.close()
+        self.node.kept.close()
         self.folder.close()
         self.endpoint.close()
         if not self.execute:

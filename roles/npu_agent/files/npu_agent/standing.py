@@ -81,15 +81,16 @@ class Standing:
         times = self.times.get(code, ())
         return len(times) > 1 and now - times[-2] <= seconds
 
-    def faults(self, now, levels):
-        """{code: Fault} of all that stands, a code that came too often with the level of its rule."""
+    def faults(self, now, levels, path=""):
+        """{code: Fault} of all that stands, a code that came too often with the level of its rule. path: of the file that keeps those."""
         found = {code: Fault(levels.of(code), severity) for code, (_stands, _time, severity) in self.codes.items()}
         for code in list(self.separated):
             rule, end = levels.rule(code), self.release(code, levels)
             if rule is None or (end is not None and now >= end):
                 del self.separated[code]  # its time is over, or the rule was taken out of the file
             else:
-                end = "npu-agent starts anew" if rule.release is None else f"it has been away for {rule.release} s"
+                anew = f"{path} is removed and then npu-agent started anew" if path else "npu-agent starts anew"
+                end = anew if rule.release is None else f"it has been away for {rule.release} s"
                 often = f" (it came {rule.times} times within {rule.window} s; this ends when {end})"
                 found[code] = Fault(faults.worse(rule.level, levels.of(code)), None, often)
         return found
