@@ -109,7 +109,7 @@ class Session:
             self.holders.registered(before)
             cause = await self.hold(plugin, before)
             if self.registered:
-                self.over(cause)
+                self.over(cause, late=plugin.streams > 1)
         except OSError as error:
             self.fail(f"cannot serve in {self.settings.kubelet_dir}: {error}")
         except grpc.RpcError as error:
@@ -193,10 +193,10 @@ class Session:
         self.enter(SERVING)
         self.log("registered", endpoint=os.path.basename(self.path), healthy=healthy, total=total)
 
-    def over(self, cause):
-        """A stream that came late, for the registration before, is no success."""
+    def over(self, cause, late):
+        """late: its stream may have been one for the registration before, which is no success."""
         held = asyncio.get_running_loop().time() - self.since
-        self.failures = 0 if held > STEADY_SECONDS and self.plugin.streams == 1 else self.failures + 1
+        self.failures = 0 if held > STEADY_SECONDS and not late else self.failures + 1
         self.enter(REGISTERING, cause)
         self.log("registration ended", "warning", cause=cause)
 
