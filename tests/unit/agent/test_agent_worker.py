@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """driver.py with real processes that ask the simulated library, which hangs, crashes and tells events."""
 
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -75,6 +76,43 @@ def test_a_captive_is_replaced(real, rig):
     rig.change("chips.3.dcmi", {})
     until(lambda: one.driver.wait(1) or one.driver.back, what="the chip's return")
     assert phy_ids(one.driver.ask("health")) == list(range(8)) and len(driver_processes()) == 1
+
+
+def test_a_captive_of_the_image_before_is_waited_for(world):
+    """It stands for one that cannot be killed: a child of this process that is just there. Its chip is not asked while it is."""
+    from npu_agent import captives
+
+    one = world("a2", chips=3)
+    before = one.looker(stuck_retry=600)
+    before.look()
+    one.set({"chips.1.dcmi": {"get_device_health": "hang"}})
+    before.look()
+    found, environ = captives.of(before), {}
+    left = subprocess.Popen(["sleep", "600"])
+    try:
+        captives.put([dict(found[0], pid=left.pid)], environ)
+        one.set({"chips.1.dcmi": {"get_device_health": "crash"}})  # nobody asks it
+        looker = one.looker(stuck_retry=600)
+        looker.captives = captives.take(environ)
+        sight = looker.look()
+        assert environ == {} and sight.complete and sorted(column(sight, "phy_id")) == [0, 1, 2] and len(looker.driver.workers) == 1
+        (hung,) = [chip for chip in sight.chips if chip["hung"]]
+        assert hung["phy_id"] == 1 and hung["hung"] >= 1 and hung["serial"]
+        assert [known["pid"] for known in captives.of(looker)] == [left.pid]  # for yet another image
+    finally:
+        left.kill()
+        left.wait()
+    one.set({"chips.1.dcmi": {}})
+    until(lambda: looker.wait(0.1) or not looker.driver.hung(), what="its return")
+    assert column(looker.look(), "hung") == [None] * 3
+
+
+@pytest.mark.parametrize("text", ["", "{", "5", "[5]", '[{"pid": 1}]', '[{"pid": 1, "place": [0, 0], "since": 0, "chips": []}]'])
+def test_what_is_no_captive_is_left_out(agent, text):
+    """Process 1 is no child of this one."""
+    from npu_agent import captives
+
+    assert captives.take({captives.VARIABLE: text}) == []
 
 
 def test_crash(real, rig):

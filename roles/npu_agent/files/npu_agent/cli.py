@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from . import __version__, cdi_file, config, reload
+from . import __version__, captives, cdi_file, config, reload
 from .eyes import Eyes
 from .log import Log
 from .look import Looker
@@ -78,6 +78,7 @@ def serve(settings, levels, source):
 
     status = service.serve(settings, levels, eyes, log, source)
     if status is None:
+        captives.put(eyes.captives)
         reload.execute()
     return status
 

@@ -124,6 +124,11 @@ class Driver:
         self.version: Any = None
         self.starts = 0
 
+    def inherit(self, place, worker, since):
+        """A captive of the image before: it was killed, and has not ended."""
+        self.apart[place] = one = Apart(place, worker, since)
+        one.killed = True
+
     # --- all chips
 
     def ask(self, command):

@@ -11,6 +11,7 @@ import time
 import traceback
 from typing import Any
 
+from . import captives
 from .cdi_file import Keeper
 from .log import Once
 from .look import Looker, Sight
@@ -44,6 +45,7 @@ class Eyes(threading.Thread):
         self.say = Once(log)
         self.signals: Any = None
         self.looker: Any = None
+        self.captives = captives.take()  # of the image before; at the end, for the one that comes
         self.last = None  # the newest sight, as it was before the prober's answers
         self.beat = time.monotonic()  # when this thread last did anything
 
@@ -53,9 +55,11 @@ class Eyes(threading.Thread):
         unsubscribed = None
         while not self.over.is_set():
             try:
+                self.beat = time.monotonic()
                 if self.looker is None:
                     self.signals = self.signals or Signals(self.watch, self.settings.dev_root, self.log)
                     self.looker = Looker(self.settings, self.watch, signals=self.signals, tell=self.tell, meanwhile=self.check)
+                    self.looker.captives = self.captives
                 unsubscribed = self.turn(self.looker, unsubscribed)
             except Over:
                 break
@@ -122,7 +126,9 @@ class Eyes(threading.Thread):
         self.bell.ring()
 
     def stop(self):
-        """The processes that ask the driver end with this one at the latest: they see their input close."""
+        """The processes that ask the driver end with this one at the latest: they see their input close, but for those that hang."""
+        if self.looker is not None:
+            self.captives = captives.of(self.looker)
         self.over.set()
         self.bell.ring()
         self.join(0.3)

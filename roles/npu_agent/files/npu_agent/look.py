@@ -10,6 +10,7 @@ from . import nodes
 from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
+from .captives import Left
 from .driver import EVENT_SECONDS, Answer, Driver
 from .signals import Watch
 
@@ -54,6 +55,7 @@ class Looker:
         self.settings, self.clock = settings, clock
         self.watch, self.signals, self.tell, self.halt = watch or Watch(), signals, tell, meanwhile
         self.driver: Any = None
+        self.captives: list = []  # of the image before, see captives.py
         self.found: Any = None  # what the detector found; None: the driver could not be asked
         self.found_at, self.starts = 0.0, 0
         self.identities: dict = {}  # place: what DCMI told last of who the chip is
@@ -91,6 +93,9 @@ class Looker:
             if not os.path.exists(library):
                 raise DcmiError(f"there is no {library}", "dcmi_library_missing")
             self.driver = Driver(library, self.settings, self.watch, clock=self.clock, meanwhile=self.meanwhile)
+            for one in self.captives:
+                self.driver.inherit(one["place"], Left(one["pid"]), one["since"])
+                self.identities.update({place(chip): chip for chip in one["chips"]})
         found = self.identify() if self.outdated() else self.found
         states = self.driver.ask("health")
         known = {place(chip) for chip in found["chips"] if chip["card_id"] is not None}
