@@ -63,6 +63,7 @@ HELD = {
     "a slice of another resource": (((0, 0, 100), (0, 0, 101)), 1, (f"{OTHER}-2c", "Ascend310P-2c-101-0"), (1,)),
     "another prefix": (((0, 4), (1, 1)), 1, ("huawei.com/Ascend310", "Ascend310-4"), (0,)),
     "a name that nobody has": (((0, 5), (1, 1)), 1, (P310, "Ascend310P-5"), (0,)),
+    "a share of a chip that has another's number": (((0, 1), (1, 0)), 1, (P310, "Ascend310P-1-3"), (1,)),
     "a name that nobody has, of no number": (((0, 0), (1, 1)), 1, (P310, "Ascend310P-5"), ()),
 }
 
@@ -168,8 +169,9 @@ def test_what_nobody_could_get_was_not_given_out(claims):
     assert entries[0].given == (2, WHOLE)
     # What is barred for another reason, perhaps because its form is not known, is not forgotten.
     made[0] = made[0]._replace(chip=made[0].chip._replace(barred="its slices are not known", phy_id=7))
-    one.take({}, 100, True)
-    one.judge(entries, made, 1, 100)
+    for now in (100, 110):
+        one.take({}, now, True)
+        one.judge(entries, made, 1, now)
     assert entries[0].given == (2, WHOLE)
 
 
