@@ -21,7 +21,7 @@ SURE_SECONDS = 60.0
 # From a change until the question: what was allocated just before is told 40 ms later (measured).
 GIVEN_SECONDS = 1.0
 
-PREFIXES = sorted({family["device_prefix"][:-1] for family in FAMILIES.values()}, key=len, reverse=True)
+PREFIXES = sorted({str(family["device_prefix"])[:-1] for family in FAMILIES.values()}, key=len, reverse=True)
 ID = re.compile(rf"((?:{'|'.join(PREFIXES)})-)(?:[0-9]+c[0-9a-z.]*-([0-9]+)-)?([0-9]+)(?:-([0-9]+))?")
 
 # One id that a pod has. name: of the chip, as identity.py has it; number: that in the name; vdev_id, share: None where it has none.
