@@ -36,13 +36,14 @@ def sight():
 
 
 def test_a_new_answer_is_told_without_another_look(package, tmp_path, monkeypatch):
+    import npu_agent.config
     import npu_agent.eyes
 
     monkeypatch.setattr(npu_agent.eyes, "Looker", Looker)
     values = {"probe": str(tmp_path / "probe"), "probe_period": 3600.0, "probe_timeout": 5.0, "poll_seconds": 3600.0, "cdi_folder": "",
               "dev_root": str(tmp_path)}
-    logged = []
-    eyes = npu_agent.eyes.Eyes(SimpleNamespace(**values), lambda *words, **fields: logged.append((words, fields)))
+    logged, defaults = [], {key: default for key, (default, *_rest) in npu_agent.config.SETTINGS.items()}
+    eyes = npu_agent.eyes.Eyes(SimpleNamespace(**{**defaults, **values}), lambda *words, **fields: logged.append((words, fields)))
     asked, answers, told = queue.Queue(), queue.Queue(), queue.Queue()
 
     def ask(key, _record):
