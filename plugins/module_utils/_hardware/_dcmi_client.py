@@ -63,9 +63,12 @@ def library_faults(path, own=None):
     return faults
 
 
-def load_faults(library, install_path="/usr/local/Ascend", own=None):
-    """library_faults() of the library and of all that it may load: the vendor's folders that there are, and the libraries in them."""
-    faults, places = library_faults(library, own), {}
+def load_faults(library, install_path="/usr/local/Ascend", own=None, note="/etc/ascend_install.info"):
+    """library_faults() of the library and of all that it may load: the vendor's folders that there are, and the libraries in them.
+
+    Those may belong to the user as whom the driver was installed, too: its device nodes do, and some releases may have it so.
+    """
+    faults, places, driver_user = library_faults(library, own), {}, _driver_user(note)
     for folder in library_path(install_path).split(":"):
         try:
             names = [name for name in sorted(os.listdir(folder)) if ".so" in name]
@@ -75,16 +78,26 @@ def load_faults(library, install_path="/usr/local/Ascend", own=None):
             places.update(dict.fromkeys(_way(os.path.join(folder, name))))
     for place in places:
         try:
-            faults += [fault for fault in _faults_of(place, own) if fault not in faults]
+            faults += [fault for fault in _faults_of(place, own, driver_user) if fault not in faults]
         except OSError:
             pass  # a link to nothing; who could make that is asked at its folder
     return faults if len(faults) <= MAX_FAULTS else faults[:MAX_FAULTS] + ["and %d more" % (len(faults) - MAX_FAULTS)]
 
 
-def _faults_of(place, own):
+def _driver_user(note):
+    """User id that the driver's installer noted (UserName), None where it noted none."""
+    try:
+        with open(note, encoding="utf-8", errors="replace") as lines:
+            names = [line.split("=", 1)[1].strip() for line in lines if line.startswith("UserName=")]
+        return pwd.getpwnam(names[0]).pw_uid
+    except (OSError, IndexError, KeyError):
+        return None
+
+
+def _faults_of(place, own, other=None):
     """The same of one step of the way; OSError when it is not there."""
     found = os.lstat(place)
-    if found.st_uid not in (0, os.geteuid() if own is None else own):
+    if found.st_uid not in (0, os.geteuid() if own is None else own, other):
         try:
             owner = pwd.getpwuid(found.st_uid).pw_name
         except KeyError:

@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import pathlib
+import pwd
 import re
 import subprocess
 import sys
@@ -365,6 +366,16 @@ def test_libraries_beside_it_that_others_could_change(safe, step, fault):
     place(safe / step[0], *step[1:])
     found = load_faults(str(safe / "lib/libdcmi.so"), str(safe), 0)
     assert [one.startswith(f"{safe}/{fault}") for one in found] == [True] * (fault is not None), found
+
+
+@pytest.mark.parametrize(("note", "good"), [("UserName=nobody\nUserGroup=nogroup\n", True), ("UserName=daemon\n", False), ("", False)])
+def test_libraries_of_the_drivers_own_user(safe, note, good):
+    for folder in ("driver", "driver/lib64"):
+        place(safe / folder, "folder", 0o755)
+    place(safe / "driver/lib64/libc_sec.so", "file", 0o444, pwd.getpwnam("nobody").pw_uid)
+    place(safe / "libdcmi.so", "file", 0o444)
+    (safe / "note").write_text(note)
+    assert (load_faults(str(safe / "libdcmi.so"), str(safe), 0, str(safe / "note")) == []) is good
 
 
 def test_many_faults_are_counted(safe):
