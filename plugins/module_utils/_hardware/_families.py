@@ -10,18 +10,17 @@ needs beside its chips. What file names of packages call a chip stands in ``_pac
 
 import re
 
-_SERVER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
-
-def _node(name, container=None, required=True):
+def _node(name, container=None, required=False):
+    """required: no container can use a chip without it; SoC boards (Atlas 200I SoC A1, 200 Model 3000) have no other one."""
     return {"host": name, "container": container or name, "required": required}
 
 
 # dvpp_cmdlist is newer than the rest; the vendor's runtime only warns when it is missing.
-_SERVER = [_node(name) for name in _SERVER_NODES] + [_node("dvpp_cmdlist", required=False)]
+_SERVER = [_node("davinci_manager", required=True)] + [_node(name) for name in ("devmm_svm", "hisi_hdc", "dvpp_cmdlist")]
 # 310B boards share their SoC's own nodes, and containers get another manager node under the usual name.
-_BOARD_310B = [_node("davinci_manager_docker", "davinci_manager")] + [
-    _node(name, required=False)
+_BOARD_310B = [_node("davinci_manager_docker", "davinci_manager", required=True)] + [
+    _node(name)
     for name in ("svm0", "ts_aisle", "upgrade", "sys", "vdec", "vpc", "pngd", "venc", "log_drv", "acodec", "ai", "ao", "vo", "hdmi")
 ]
 
@@ -53,7 +52,7 @@ FAMILIES = {
     "a5": {
         "names": ["Ascend950PR", "Ascend950DT"], "pci": ["d806"],
         "resource": "huawei.com/npu", "device_prefix": "npu-",
-        "managers": [_node("davinci_manager"), _node("hisi_hdc")],
+        "managers": [_node("davinci_manager", required=True), _node("hisi_hdc")],
     },
 }
 

@@ -43,7 +43,9 @@ def test_names_towards_kubernetes(family, resource, identity):
 
 
 def test_manager_nodes():
-    hosts = {key: [node["host"] for node in family["managers"] if node["required"]] for key, family in FAMILIES.items()}
-    assert hosts["a2"] == hosts["910"] == hosts["310p"] == ["davinci_manager", "devmm_svm", "hisi_hdc"]
+    hosts = {key: [node["host"] for node in family["managers"]] for key, family in FAMILIES.items()}
+    assert hosts["a2"] == hosts["910"] == hosts["310p"] == ["davinci_manager", "devmm_svm", "hisi_hdc", "dvpp_cmdlist"]
     assert hosts["a5"] == ["davinci_manager", "hisi_hdc"]
+    for key, family in FAMILIES.items():
+        assert [node["container"] for node in family["managers"] if node["required"]] == ["davinci_manager"], key
     assert FAMILIES["310b"]["managers"][0] == {"host": "davinci_manager_docker", "container": "davinci_manager", "required": True}
