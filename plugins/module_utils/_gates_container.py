@@ -90,7 +90,7 @@ def judge_row(row, answer, host):
         passed = not answer["timed_out"] and not answer["started"]
     else:
         passed = seen == row["expected"]
-        strange = [name for name in seen if answer["nodes"][name] != host[name]] if passed else []
+        strange = [name for name in seen or [] if answer["nodes"][name] != host[name]] if passed else []
         if strange:
             # The name alone opens nothing: the number says which chip it is.
             passed = False
