@@ -4,7 +4,8 @@
 """Gate L2: what real containers see of the chips, against what they asked for. Private to the collection.
 
 The expectation is a pure table: the value of ASCEND_VISIBLE_DEVICES, the chips and the manager nodes of this host in; exactly these
-device nodes or a refusal out. `probe` holds containers against it, through the node's own engine (`_gates_engines.py`).
+device nodes, with the device numbers that they have on the host, or a refusal out. `probe` holds containers against it, through the
+node's own engine (`_gates_engines.py`).
 
 Facts: the vendor's runtime knows comma lists of numbers and ranges, or of names such as Ascend910-0, never mixed; an empty value, `void`
 and no value at all mean no chip; `all` is an error; a container that asks for no chip gets no manager node either
@@ -14,6 +15,7 @@ and no value at all mean no chip; `all` is an error; a container that asks for n
 import hashlib
 import json
 import os
+import stat
 import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
@@ -24,7 +26,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import l
 #: What a container asks by.
 VARIABLE = "ASCEND_VISIBLE_DEVICES"
 #: Part of the fingerprint: another table is tried again on every node.
-TABLE = 1
+TABLE = 2
 LISTS = "/etc/ascend-docker-runtime.d"
 RUNTIME_LOG = "/var/log/ascend-docker-runtime/runtime-run.log"
 #: Seconds of one container, and of all of them: npu_verify gives the whole module ten minutes.
@@ -75,29 +77,36 @@ def _span(ids):
     return best
 
 
-def npu_nodes(names, managers):
+def npu_nodes(names, host):
     """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
-    return sorted(n for n in names if n in managers or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
+    return sorted(n for n in names if n in host or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
 
 
-def judge_row(row, answer, managers):
-    """Hold one container against its row; ``answer`` as the engines give it. Pure."""
-    seen = npu_nodes(answer["names"], managers) if answer["started"] else None
+def judge_row(row, answer, host):
+    """Hold one container against its row; ``answer`` as the engines give it, ``host`` as `wanted_of` does. Pure."""
+    seen = npu_nodes(answer["nodes"], host) if answer["started"] else None
+    error = answer["error"]
     if answer["timed_out"] or row["expected"] is None:
         passed = not answer["timed_out"] and not answer["started"]
     else:
         passed = seen == row["expected"]
-    return dict(row, seen=seen, passed=passed, error=answer["error"], seconds=round(answer["seconds"], 1))
+        strange = [name for name in seen or [] if answer["nodes"][name] != host[name]] if passed else []
+        if strange:
+            # The name alone opens nothing: the number says which chip it is.
+            passed = False
+            error = "saw the right names, but " + ", ".join(
+                "%s is device %s there and %s on the host" % (name, answer["nodes"][name], host[name]) for name in strange)
+    return dict(row, seen=seen, passed=passed, error=error, seconds=round(answer["seconds"], 1))
 
 
 def words(row):
     """One row as an operator reads it."""
     asked = "%s %s" % (VARIABLE, "not set" if row["value"] is None else "empty" if row["value"] == "" else "=%s" % row["value"])
     wanted = "a refusal" if row["expected"] is None else " ".join(row["expected"]) or "no chip"
-    if row["seen"] is not None:
-        got = "saw %s" % (" ".join(row["seen"]) or "no chip")
-    else:
+    if row["seen"] is None or (row["error"] and row["seen"] == row["expected"]):
         got = row["error"] or "was refused"
+    else:
+        got = "saw %s" % (" ".join(row["seen"]) or "no chip")
     return "%s: expected %s, %s" % (asked.replace(" =", "="), wanted, got)
 
 
@@ -143,15 +152,35 @@ def _note(state_folder, print_or_none):
 # --- the probe ----------------------------------------------------------------------------------------------------------
 
 def wanted_of(npu, family, dev_root, unhealthy_from):
-    """``(chips, managers, container names of all managers of the family)``: what containers of this host can ask for and get."""
+    """``(chips, managers, host)``: what containers of this host can ask for and get.
+
+    ``host``: name in a container -> device number on the host, for all chips and all manager nodes of the family (None: not there).
+    """
     usable = [c for c in npu["chips"] if c["phy_id"] is not None and c["device_node"]]
     chips = [c["phy_id"] for c in sorted(usable, key=lambda c: (not fit(c["health"], unhealthy_from), c["phy_id"]))]
-    # Managers that the host lacks are not expected.
-    present = [m["container"] for m in family["managers"] if os.path.exists(os.path.join(dev_root, m["host"]))]
-    return chips, present, [m["container"] for m in family["managers"]]
+    host = {"davinci%d" % c["phy_id"]: device_number(c["device_node"]) for c in usable}
+    managers = []
+    for node in family["managers"]:
+        path = os.path.join(dev_root, node["host"])
+        host[node["container"]] = device_number(path)
+        # Boards lack some of their family's; without a required one no container could use a chip.
+        if node["required"] or os.path.exists(path):
+            managers.append(node["container"])
+    return chips, managers, host
 
 
-def probe(tried, table, managers, known, state_folder, *, root="/"):
+def device_number(path):
+    """"major:minor" of a device node, None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
+        return None
+    return "%d:%d" % (os.major(found.st_rdev), os.minor(found.st_rdev))
+
+
+def probe(tried, table, host, known, state_folder, *, root="/"):
     """Start containers by ``tried`` (an engine of `_gates_engines.py`) and hold them against ``table``.
 
     ``known``: the fingerprint of this state. Is it the one noted at the last pass, one container is started, else one for each row.
@@ -164,7 +193,7 @@ def probe(tried, table, managers, known, state_folder, *, root="/"):
             try:
                 answer["error"] = tried.prepare()
                 if answer["error"] is None:
-                    answer["rows"] = _rows(tried, table if answer["whole"] else table[:1], managers)
+                    answer["rows"] = _rows(tried, table if answer["whole"] else table[:1], host)
             finally:
                 answer["left"] = tried.clean()
             passed = answer["error"] is None and not answer["left"] and all(row["passed"] for row in answer["rows"])
@@ -178,7 +207,7 @@ def probe(tried, table, managers, known, state_folder, *, root="/"):
     return answer
 
 
-def _rows(tried, table, managers):
+def _rows(tried, table, host):
     rows, until = [], time.monotonic() + TOTAL
     for number, row in enumerate(table):
         left = until - time.monotonic()
@@ -188,8 +217,8 @@ def _rows(tried, table, managers):
         try:
             answer = tried.ask(number, row["value"], min(EACH, left))
         except FleetError as error:
-            answer = {"started": False, "names": [], "timed_out": True, "seconds": 0.0, "error": str(error)}
-        rows.append(judge_row(row, answer, managers))
+            answer = {"started": False, "nodes": {}, "timed_out": True, "seconds": 0.0, "error": str(error)}
+        rows.append(judge_row(row, answer, host))
         # A refusal means nothing where not even a good request works, and after one that hangs the next would hang too.
         if answer["timed_out"] or (number == 0 and not answer["started"]):
             why = "was not tried: %s" % ("an earlier container hung" if answer["timed_out"] else "no container starts")

@@ -3,13 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real containers for gate L2, through the engine of the node. Private to the collection.
 
-Each class has ``prepare() -> error text or None``, ``ask(number, value, timeout) -> {"started", "names", "timed_out", "error",
-"seconds"}`` and ``clean() -> [what could not be removed]``. The container is the node's own ``ls`` over an empty root: no image and no
-registry is needed. What an earlier run left that was killed is removed first.
+Each class has ``prepare() -> error text or None``, ``ask(number, value, timeout) -> {"started", "nodes", "timed_out", "error",
+"seconds"}`` and ``clean() -> [what could not be removed]``; ``nodes`` has each name of the container's /dev with its device number as
+"major:minor" (None: no device). The container is the node's own ``ls`` over an empty root: no image and no registry is needed. What an
+earlier run left that was killed is removed first.
 """
 
 import json
 import os
+import re
 import shutil
 import time
 
@@ -28,6 +30,9 @@ EMPTY_TAR = "\0" * 1024
 CLEANING = 30
 #: Every container has these in its /dev, so it has started when they are seen.
 _ALWAYS = ("null", "zero")
+_LIST = ["/bin/ls", "-ln", "/dev"]
+#: A line of it: "crw-rw---- 1 0 0 236, 3 Nov 30 12:00 davinci3"; other kinds of files have a size there (POSIX, ls).
+_LINE = re.compile(r"^([a-z-])[^ ]{9,} +[0-9]+ +[^ ]+ +[^ ]+ +(?:([0-9]+), *([0-9]+)|[0-9]+) +.*?([^ ]+)(?: -> .*)?$")
 _TOP = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
@@ -53,15 +58,16 @@ def client_of(name, root="/"):
 
 
 def reading(result, timeout):
-    """What a command that runs `ls /dev` in a container tells. Pure."""
-    names = result.stdout.split()
-    started = all(name in names for name in _ALWAYS)
+    """What a command that lists /dev in a container tells. Pure."""
+    lines = [match for match in map(_LINE.match, result.stdout.splitlines()) if match]
+    nodes = {match.group(4): "%s:%s" % match.group(2, 3) if match.group(1) in "bc" else None for match in lines}
+    started = all(name in nodes for name in _ALWAYS)
     error = None
     if result.timed_out:
         error = "the container did not end within %d s" % timeout
     elif not started:
         error = _last(result.stderr) or "ended with %s and no answer" % result.rc
-    return {"started": started, "names": names if started else [], "timed_out": result.timed_out, "error": error, "seconds": result.seconds}
+    return {"started": started, "nodes": nodes if started else {}, "timed_out": result.timed_out, "error": error, "seconds": result.seconds}
 
 
 def _last(text):
@@ -99,7 +105,7 @@ class Docker(object):
                 argv += ["--volume", "%s:%s:ro" % (path, path)]
         for entry in environment(value):
             argv += ["--env", entry]
-        return reading(self._run(argv + [self._image, "/bin/ls", "-1", "/dev"], timeout), timeout)
+        return reading(self._run(argv + [self._image] + _LIST, timeout), timeout)
 
     def clean(self):
         left = self._containers()
@@ -172,7 +178,7 @@ class Containerd(_WithSpec):
         self._ctr = list(client) + ["--address", socket, "--namespace", NAME]
 
     def ask(self, number, value, timeout):
-        bundle = self._bundle(number, value, ["/bin/ls", "-1", "/dev"])
+        bundle = self._bundle(number, value, _LIST)
         argv = ["run", "--rm", "--runc-binary", self._path, "--config", os.path.join(bundle, "config.json"), "%s-%d" % (NAME, number)]
         return reading(self._run(self._ctr + argv, timeout), timeout)
 
@@ -197,7 +203,7 @@ class Bundle(_WithSpec):
     def ask(self, number, value, timeout):
         began, name = time.monotonic(), "%s-%d" % (NAME, number)
         # What the container prints goes to whoever called create, and that has ended by then.
-        bundle = self._bundle(number, value, ["/bin/sh", "-c", "ls -1 /dev >/npu-fleet/seen"])
+        bundle = self._bundle(number, value, ["/bin/sh", "-c", " ".join(_LIST) + " >/npu-fleet/seen"])
         told = os.path.join(self._rootfs(), "npu-fleet", "seen")
         if os.path.exists(told):
             os.unlink(told)
@@ -207,8 +213,7 @@ class Bundle(_WithSpec):
                 if done.timed_out or done.rc != 0:
                     return reading(done._replace(stdout=""), timeout)
             ended = self._wait(name, began + timeout)
-            names = "\n".join(_lines(told))
-            return reading(done._replace(stdout=names, timed_out=not ended, seconds=time.monotonic() - began), timeout)
+            return reading(done._replace(stdout="\n".join(_lines(told)), timed_out=not ended, seconds=time.monotonic() - began), timeout)
         finally:
             self._run([self._path, "delete", "--force", name], CLEANING)
 

@@ -12,8 +12,10 @@ import traceback
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from ansible.module_utils.basic import missing_required_lib
+
 from ansible_collections.npu.fleet.plugins.module_utils import _kube_node
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 
 IMPORT_ERROR = None
 try:
@@ -28,6 +30,18 @@ except ImportError:
 _VERBS = {"get": "read", "patch": "change", "update": "change", "create": "create", "delete": "delete", "list": "list"}
 _BUSY = (429, 503, 504)
 _LONGEST_PAUSE = 2.0
+
+
+def run_module(module, run):
+    """The end of a module that talks to a cluster: exits with ``run(params, check_mode, add_no_log_values)``, or fails in words."""
+    if IMPORT_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes", reason="to talk to the cluster from the controller. "
+                                                  "Install it with: pip install kubernetes"), exception=IMPORT_ERROR)
+    try:
+        result = run(module.params, module.check_mode, module.no_log_values.update)
+    except FleetError as error:
+        fail(module, error)
+    module.exit_json(**result)
 
 
 def is_loopback(url):

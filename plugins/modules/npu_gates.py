@@ -244,7 +244,7 @@ def look_into_containers(npu, params):
     family = FAMILIES.get(npu["family"])
     if family is None:
         return {"error": "the family of the chips is not known, so no container was tried"}
-    chips, managers, names = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"])
+    chips, managers, host = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"])
     if not chips:
         return {"error": "no chip has a device node, so no container was tried"}
     root, state = params["root"], under(params["root"], STATE_DIR)
@@ -252,7 +252,7 @@ def look_into_containers(npu, params):
     tried = engine_for(run, engine, params["runtime"], path, os.path.join(state, "gates", "work"), root=root)
     table = _gates_container.truth_table(chips, managers, family["device_prefix"])
     known = _gates_container.fingerprint(npu, engine, params["runtime"], path, table, root=root)
-    return dict(_gates_container.probe(tried, table, names, known, state, root=root), engine=engine["name"])
+    return dict(_gates_container.probe(tried, table, host, known, state, root=root), engine=engine["name"])
 
 
 def judge(params, check_mode):

@@ -217,10 +217,9 @@ error:
       sample: "kubectl delete runtimeclass ascend"
 """
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_class, _kube_class_api
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 
 
 def argument_spec():
@@ -275,14 +274,7 @@ def run(params, check_mode, hide):
 def main():
     """Run as an Ansible module."""
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
-    if _kube.IMPORT_ERROR:
-        module.fail_json(msg=missing_required_lib("kubernetes", reason="to talk to the cluster from the controller. "
-                                                  "Install it with: pip install kubernetes"), exception=_kube.IMPORT_ERROR)
-    try:
-        result = run(module.params, module.check_mode, module.no_log_values.update)
-    except FleetError as error:
-        fail(module, error)
-    module.exit_json(**result)
+    _kube.run_module(module, run)
 
 
 if __name__ == "__main__":

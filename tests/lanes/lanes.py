@@ -165,14 +165,11 @@ def molecule(count):
 
 
 def molecule_runs(scenarios, long):
-    """[(suite, scenario, environment)]: each on bookworm; in the long form those of the engines on other releases too.
-
-    The short form leaves `docker` out: `default` brings a node with docker up as well, and the lane `nodes` looks at a real dockerd.
-    """
+    """[(suite, scenario, environment)]: each on bookworm; in the long form those of the engines on other releases too."""
     others = [(suite, scenario, {}) for suite in OTHER_SUITES for scenario in ENGINE_SCENARIOS]
     # Debian's file is of version 2 there, which containerd 2 converts; others write version 3.
     others.append(("sid", "containerd", {"NPU_CONTAINERD_CONFIG": "version-3"}))
-    return [("bookworm", scenario, {}) for scenario in scenarios if long or scenario != "docker"] + (others if long else [])
+    return [("bookworm", scenario, {}) for scenario in scenarios] + (others if long else [])
 
 
 def crash(count):

@@ -19,6 +19,8 @@ from .observed import converged
 
 Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
 MANAGERS = ["davinci_manager", "hisi_hdc"]
+#: Names in a container and their numbers on the host.
+HOST = {**{f"davinci{n}": f"236:{n}" for n in range(8)}, "davinci_manager": "237:0", "hisi_hdc": "238:0"}
 BARE_DEV = "core fd null ptmx zero tty"
 
 
@@ -49,8 +51,9 @@ def test_truth_table(chips, wanted):
     assert len({row["name"] for row in table}) == len(table)
 
 
-def answer(names=None, timed_out=False, error=None):
-    return {"started": names is not None, "names": (names or "").split(), "timed_out": timed_out, "error": error, "seconds": 0.2}
+def answer(names=None, timed_out=False, error=None, **numbers):
+    seen = {name: numbers.get(name, HOST.get(name)) for name in (names or "").split()}
+    return {"started": names is not None, "nodes": seen, "timed_out": timed_out, "error": error, "seconds": 0.2}
 
 
 @pytest.mark.parametrize(("expected", "given", "passed"), [
@@ -68,7 +71,14 @@ def answer(names=None, timed_out=False, error=None):
 ])
 def test_a_row(expected, given, passed):
     row = {"name": "n", "value": "v", "expected": expected}
-    assert container.judge_row(row, given, MANAGERS)["passed"] is passed
+    assert container.judge_row(row, given, HOST)["passed"] is passed
+
+
+def test_the_right_name_with_another_chips_number_does_not_pass():
+    row = {"name": "n", "value": "0", "expected": nodes(0)}
+    judged = container.judge_row(row, answer("null davinci0 davinci_manager hisi_hdc", davinci0="236:3"), HOST)
+    assert not judged["passed"]
+    assert "davinci0 is device 236:3 there and 236:0 on the host" in container.words(judged)
 
 
 @pytest.mark.parametrize(("found", "wanted", "name"), [
@@ -106,10 +116,17 @@ def test_what_containers_of_this_host_can_get(tmp_path):
     npu["chips"][0]["health"] = "Alarm"
     npu["chips"][1]["device_node"] = None
     (tmp_path / "davinci_manager").touch()
-    chips, managers, names = container.wanted_of(npu, FAMILIES["a2"], str(tmp_path), "major")
+    npu["chips"][2]["device_node"] = "/dev/null"
+    (tmp_path / "hisi_hdc").symlink_to("/dev/zero")
+    chips, managers, host = container.wanted_of(npu, FAMILIES["a2"], str(tmp_path), "major")
     assert chips == [2, 3, 4, 5, 6, 7, 0]  # a sick chip comes last, one without a node not at all
-    assert managers == ["davinci_manager"]
-    assert set(names) == {"davinci_manager", "devmm_svm", "hisi_hdc", "dvpp_cmdlist"}
+    assert managers == ["davinci_manager", "hisi_hdc"]
+    assert (host["davinci2"], host["hisi_hdc"], host["davinci_manager"], host["devmm_svm"]) == ("1:3", "1:5", None, None)
+
+
+def test_without_its_manager_no_chip_can_be_used(tmp_path):
+    _chips, managers, _host = container.wanted_of(converged(), FAMILIES["310p"], str(tmp_path), "major")
+    assert managers == ["davinci_manager"]  # SoC boards lack the others of the family
 
 
 # --- the note ---------------------------------------------------------------------------------------------------------
@@ -148,7 +165,7 @@ TABLE = container.truth_table([0, 1], MANAGERS, "Ascend910-")
 
 def probe(tmp_path, known="k", **odd):
     tried = Tried(TABLE, **odd)
-    seen = container.probe(tried, TABLE, MANAGERS, known, str(tmp_path), root=str(tmp_path))
+    seen = container.probe(tried, TABLE, HOST, known, str(tmp_path), root=str(tmp_path))
     assert tried.cleaned == (0 if seen["error"] and "Another run" in seen["error"] else 1)
     return seen, tried.asked
 
@@ -159,7 +176,7 @@ def test_a_refusal_of_an_engine_that_starts_nothing_any_more_proves_nothing(tmp_
     def dies(self, number, value, timeout):
         wrong = [row["value"] for row in TABLE if row["expected"] is None]
         if value in wrong or number >= len(TABLE):
-            return {"started": False, "names": [], "timed_out": False, "seconds": 0.1, "error": "cannot connect"}
+            return {"started": False, "nodes": {}, "timed_out": False, "seconds": 0.1, "error": "cannot connect"}
         return asked(self, number, value, timeout)
 
     monkeypatch.setattr(Tried, "ask", dies)
@@ -271,12 +288,25 @@ def recorder(answers, calls):
     return run
 
 
+def ls(*names):
+    """What `ls -ln` prints: of GNU coreutils 9.1, and of busybox, which has more blanks."""
+    lines = ["total 0", "lrwxrwxrwx 1 0 0 13 Nov 30 12:00 fd -> /proc/self/fd", "drwxr-xr-x 2 0 0   0 Nov 30 12:00 pts"]
+    lines += [f"crw-rw---- 1 0 0 {236 + n},   {n} Nov 30 12:00 {name}" for n, name in enumerate(names)]
+    lines.append("crw-rw-rw-    1 0        0           5,   0 Nov 30  2026 tty")
+    return "\n".join(lines) + "\n"
+
+
+def test_device_numbers_of_a_container():
+    seen = engines.reading(Result([], 0, ls("null", "zero", "davinci0"), "", False, 1.0), 9)
+    assert seen["nodes"] == {"fd": None, "pts": None, "null": "236:0", "zero": "237:1", "davinci0": "238:2", "tty": "5:0"}
+
+
 @pytest.mark.parametrize(("result", "started", "words"), [
-    ((0, "null\nzero\ndavinci0\n", "", False), True, None),
+    ((0, ls("null", "zero", "davinci0"), "", False), True, None),
     ((125, "", "docker: Error: unknown runtime ascend.\nSee 'docker run --help'.\n", False), False, "unknown runtime ascend"),
     ((1, "", "", False), False, "ended with 1"),
     ((0, "", "", False), False, "no answer"),
-    ((None, "null\nzero\n", "", True), True, "did not end within 9 s"),
+    ((None, ls("null", "zero"), "", True), True, "did not end within 9 s"),
     ((1, "", "proxy http://u:canary-77@p:1 refused", False), False, "refused"),
 ])
 def test_what_a_command_tells(result, started, words):
@@ -344,9 +374,10 @@ def test_ctr_of_each_distribution(tmp_path):
 def test_containerd_gets_a_spec_and_its_folder_goes(tmp_path):
     calls = []
     work = tmp_path / "work"
-    tried = engines.Containerd(recorder({" run ": (0, "null\nzero\ndavinci1\n", "", False)}, calls), ["ctr"], "/s", "/opt/r", str(work))
+    answers = {" run ": (0, ls("null", "zero", "davinci1"), "", False)}
+    tried = engines.Containerd(recorder(answers, calls), ["ctr"], "/s", "/opt/r", str(work))
     assert tried.prepare() is None
-    assert tried.ask(3, "0,1", 9)["names"] == ["null", "zero", "davinci1"]
+    assert tried.ask(3, "0,1", 9)["nodes"]["davinci1"] == "238:2"
     assert calls[-1] == ["ctr", "--address", "/s", "--namespace", "npu-fleet-gate", "run", "--rm", "--runc-binary", "/opt/r",
                          "--config", str(work / "3/config.json"), "npu-fleet-gate-3"]
     assert '"ASCEND_VISIBLE_DEVICES=0,1"' in (work / "3/config.json").read_text()
@@ -389,7 +420,7 @@ def test_a_runtime_is_called_as_an_engine_does(tmp_path):
     if not probed["started"]:
         tried.clean()
         pytest.skip(f"runc cannot start a container here: {probed['error']}")
-    assert {"null", "zero", "tty"} <= set(probed["names"])
+    assert {"null", "zero", "tty"} <= set(probed["nodes"])
     assert (probed["timed_out"], probed["error"]) == (False, None)
     assert tried.clean() == []
     assert not (tmp_path / "w").exists()
