@@ -12,7 +12,8 @@ on a node with an agent it stays in memory for ever.
       "skip": [[card_id, device_id]]       these are not asked; a device_id of null stands for the whole card
       "only": [[card_id, device_id]]       these are asked, and no list of chips before
       "progress": true                     {"id": 7, "at": [card_id, device_id]} before each chip, with a device_id of null before a card is
-                                           asked for its chips, and "at": null before the list of cards: so who hangs is known
+                                           asked for its chips, and "at": null before the list of cards: so who hangs is known.
+                                           These and events have the "time" in monotonic seconds, one clock for all processes
     {"cmd": "subscribe"}                -> {"result": {"subscribed", "why"}}; from then on {"event": {...}} at any time
     {"cmd": "end"}                      ends this process, with {"ended": true}: at once, or when the call that is under way has come back
 When the channel closes the process ends within GRACE_SECONDS.
@@ -394,7 +395,7 @@ class Tour:
         if self.server.ending:
             raise Ended
         if self.progress:
-            self.server.say({"id": self.id, "at": (place + (None,))[:2] if place else None})
+            self.server.say({"id": self.id, "at": (place + (None,))[:2] if place else None, "time": time.monotonic()})
 
 
 class Reader:
@@ -579,7 +580,7 @@ class Server:
                 data = data[os.write(self.channel, data):]
 
     def tell(self, event):
-        self.say({"event": event})
+        self.say({"event": event, "time": time.monotonic()})
 
     def answer(self, request):
         command = request.get("cmd")

@@ -25,7 +25,7 @@ def node():
 @pytest.fixture
 def driver(agent, node, monkeypatch):
     monkeypatch.setattr(agent, "load_faults", lambda library, install_path: [])
-    return agent.Driver("/x/libdcmi.so", SETTINGS, node, clock=node.clock, start=node.start)
+    return agent.Driver("/x/libdcmi.so", SETTINGS, node, clock=node.clock, pause=lambda seconds: None, start=node.start)
 
 
 def chips(answer):

@@ -21,6 +21,7 @@ START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not
 HURRY_SECONDS, HURRY_SHARE = 0.5, 0.1  # for a chip after one that was late: at least so long, or this share of query_timeout
 SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
 EVENTS = 1000  # that are kept until a look takes them
+GATHER_SECONDS = 0.01  # before what the worker says is read
 EVENT_SECONDS = 0.05  # between two times at which events are told
 SLOW = "the driver has not answered for this chip yet"
 DIE_SECONDS = 0.5  # for a process that was killed
@@ -59,7 +60,7 @@ class Worker:
         try:
             while (message := self.child.line(self.command)) is not None:
                 if "event" in message:
-                    self.tell(dict(message["event"], at=self.clock()))
+                    self.tell(dict(message["event"], at=message.get("time", self.clock())))
                 else:
                     self.messages.append(message)
         except DcmiError as error:
@@ -110,8 +111,8 @@ class Driver:
     to hang, or answers again. These are set by us, and unset by who has seen it. unsubscribed: why there are no events; None: there are.
     """
 
-    def __init__(self, library, settings, watch, *, clock=time.monotonic, start=expendable_child, meanwhile=lambda: None):
-        self.library, self.settings, self.watch, self.clock = library, settings, watch, clock
+    def __init__(self, library, settings, watch, *, clock=time.monotonic, pause=time.sleep, start=expendable_child, meanwhile=lambda: None):
+        self.library, self.settings, self.watch, self.clock, self.pause = library, settings, watch, clock, pause
         self.start, self.meanwhile = start, meanwhile
         self.worker: Optional[Worker] = None
         self.stuck: Optional[Worker] = None  # hangs where no chip is named, and does not die
@@ -275,6 +276,8 @@ class Driver:
             worker.ask(command, **more)
         except DcmiError as error:
             raise Died(str(error)) from None
+        # What it says of each chip shall not wake this thread each time: on a host that is idle that is most of what a look costs.
+        self.pause(GATHER_SECONDS)
         while True:
             message = self.reply(worker, self.settings.query_timeout)
             if isinstance(message.get("id"), int) and message["id"] < worker.number:
@@ -282,7 +285,7 @@ class Driver:
             if message.get("id") != worker.number:
                 raise Died(str(worker.child.broken(f"answered another request: {message!r}", command)))
             if "at" in message:
-                worker.place, worker.since = message["at"] and tuple(message["at"]), self.clock()
+                worker.place, worker.since = message["at"] and tuple(message["at"]), message.get("time", self.clock())
                 starts[worker.place] = worker.since
             elif "error" in message:
                 # A library that refused to start does not recover inside the same process (dcmi_init is for once).
