@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -240,9 +239,9 @@ def main():
     parser.add_argument("--faults", type=int, default=8)
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs the agent (default: this one)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix=".npu-agent-bench-", dir=Path.home()) as folder:  # no place where others may write
-        import agent_rig
+    import agent_rig
 
+    with agent_rig.private_folder(".npu-agent-bench-") as folder:
         agent_rig.prepare(folder)
         bench = Bench(agent_rig, folder, options.python)
         rig = bench.node()

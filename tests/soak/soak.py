@@ -16,7 +16,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -240,7 +239,7 @@ def main():
     parser.add_argument("--python", help="interpreter that runs the agent (default: this one)")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix=".npu-agent-soak-", dir=Path.home()) as name:  # no place where others may write
+    with rigs.private_folder(".npu-agent-soak-") as name:
         folder = Path(name)
         rigs.prepare(folder)
         (folder / "node").mkdir()

@@ -3,11 +3,13 @@
 
 import json
 import os
+import pwd
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.error
@@ -23,6 +25,12 @@ from kubelet_standin import control
 RESOURCE = "huawei.com/Ascend910"
 SOCKET = "npu-agent-Ascend910.sock"
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
+
+
+def private_folder(prefix=".npu-fleet-"):
+    """A folder on the way to which nobody else may write, as the agent wants it for what it runs: not below /tmp, where a checkout and
+    its HOME may be."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=pwd.getpwuid(os.geteuid()).pw_dir)
 
 
 def until(check, seconds=60.0, what=None):

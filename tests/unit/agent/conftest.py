@@ -3,7 +3,6 @@
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import agent_rig as rigs
@@ -29,7 +28,7 @@ def package(tmp_path_factory):
 @pytest.fixture(scope="session")
 def library():
     """Not below /tmp: the agent loads no library from a folder where others may write."""
-    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as out:
+    with rigs.private_folder() as out:
         subprocess.run([sys.executable, str(rigs.REPO / "tests/simulator/build.py"), "--out", out], check=True, capture_output=True)
         yield Path(out) / "payload/driver/libdcmi.so"
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Health from the driver, the fault file and the probe as far as kubelet: each link of that chain once. The rules have their own tests."""
 
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from agent_rig import RESOURCE, until
+from agent_rig import RESOURCE, private_folder, until
 
 HOLD = 1.5  # seconds, `recovery_seconds` of these agents
 
@@ -79,7 +78,7 @@ def test_a_faulty_fault_file_is_refused_at_start(rig):
 
 
 def test_what_the_probe_says_reaches_kubelet(rig, serving):
-    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as folder:
+    with private_folder() as folder:
         program = Path(folder) / "probe"
         program.write_text(f"#!/bin/sh\n[ -e {rig.folder}/bad-$2 ] || exit 0\necho \"$4 of $6 gave 3 instead of 4\"\nexit 1\n")
         program.chmod(0o755)

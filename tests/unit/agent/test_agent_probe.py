@@ -4,13 +4,13 @@
 import contextlib
 import os
 import queue
-import tempfile
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from agent_rig import private_folder
 
 LONG = 30  # seconds, for what must not hang
 
@@ -63,7 +63,7 @@ def record(phy_id, **changes):
 @pytest.fixture
 def folder():
     """Not below /tmp: no program is run from a folder where others may write."""
-    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as path:
+    with private_folder() as path:
         yield Path(path)
 
 

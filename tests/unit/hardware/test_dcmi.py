@@ -316,7 +316,7 @@ def place(folder, kind, mode, owner=0):
 @pytest.fixture
 def safe():
     """A folder that nobody else may write to; those of pytest are below /tmp."""
-    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=pathlib.Path.home()) as folder:
+    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=pwd.getpwuid(os.geteuid()).pw_dir) as folder:
         yield pathlib.Path(folder)
 
 
