@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What pods get, and which chips are preferred: the agent as a process, against the kubelet stand-in."""
 
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import boards
@@ -243,13 +245,14 @@ def test_unknown_numa_is_no_topology(rig):
 
 
 def test_the_drivers_files_come_by_mounts(rig):
-    (rig.folder / "ascend/driver/lib64").mkdir(parents=True)
-    rig.kubelet()
-    rig.agent(install_path=rig.folder / "ascend", cdi_mounts=rig.folder / "base.list").await_state("serving")
-    until(lambda: rig.numbers()[0], what="the first list in the kubelet")
-    assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]["mounts"] == [
-        {"container_path": "/usr/local/Ascend/driver/lib64", "host_path": f"{rig.folder}/ascend/driver/lib64", "read_only": True}
-    ]
+    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as place:  # not below /tmp, see the fixture `library`
+        (Path(place) / "driver/lib64").mkdir(parents=True)
+        rig.kubelet()
+        rig.agent(install_path=place, cdi_mounts=rig.folder / "base.list").await_state("serving")
+        until(lambda: rig.numbers()[0], what="the first list in the kubelet")
+        assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]["mounts"] == [
+            {"container_path": "/usr/local/Ascend/driver/lib64", "host_path": f"{place}/driver/lib64", "read_only": True}
+        ]
 
 
 def test_shares(rig):
