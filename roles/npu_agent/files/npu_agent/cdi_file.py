@@ -158,7 +158,7 @@ class Keeper:
         """
         settings = self.settings
         if certain(sight):
-            sight = sight._replace(problems=[*sight.problems, *mounts.problems(settings, {chip["family"] for chip in sight.chips})])
+            sight = sight._replace(problems=[*sight.problems, *self.lacking(sight)])
         if not settings.cdi_folder:
             return sight
         try:
@@ -182,6 +182,13 @@ class Keeper:
         else:
             self.say.over()
         return self.described(sight, text)
+
+    def lacking(self, sight):
+        """What containers lack of the driver's files."""
+        try:
+            return mounts.problems(self.settings, {chip["family"] for chip in sight.chips})
+        except Exception as error:  # the chips are served all the same
+            return [f"looking for the driver's files failed: {error!r}"]
 
     def described(self, sight, text):
         """The sight, where the file is relied on, with a word on each chip that it does not name."""
