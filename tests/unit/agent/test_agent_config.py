@@ -42,6 +42,8 @@ def reload(package):
     ("a: \x01\n", "is not YAML"),
     ("shares: 1.5\n", "shares is 1.5; allowed: a whole number from 1 to 100"),
     ("flap_count: -1\n", "allowed: a whole number from 0 to 1000"),
+    ("flap_count: .inf\n", "allowed: a whole number from 0 to 1000"),
+    ("poll_seconds: .nan\n", "allowed: seconds from 0.1 to 3600"),
     ("degraded_memory: x\n", "allowed: a number from 0 to 100"),
     ("log_level: info\nallocate_by: cdi\n", "line 2: allocate_by is 'cdi', so cdi_folder must be set"),
     ("allocate_mounts: always\nallocate_by: cdi\ncdi_folder: /x\n", "line 1: allocate_mounts is 'always', but with `allocate_by: cdi`"),

@@ -53,25 +53,9 @@ def one_of(*words):
     return check
 
 
-def seconds(low, high):
+def number(low, high, words="a number"):
     def check(value):
-        allowed = f"seconds from {low} to {high}"
-        if isinstance(value, bool):
-            raise ValueError(allowed)
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(allowed) from None
-        if not low <= number <= high:
-            raise ValueError(allowed)
-        return number
-
-    return check
-
-
-def number(low, high):
-    def check(value):
-        allowed = f"a number from {low} to {high}"
+        allowed = f"{words} from {low} to {high}"
         try:
             found = float(value)
         except (TypeError, ValueError):
@@ -83,16 +67,18 @@ def number(low, high):
     return check
 
 
+def seconds(low, high):
+    return number(low, high, "seconds")
+
+
 def whole(low, high):
+    within = number(low, high, "a whole number")
+
     def check(value):
-        allowed = f"a whole number from {low} to {high}"
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(allowed) from None
-        if isinstance(value, bool) or number != int(number) or not low <= number <= high:
-            raise ValueError(allowed)
-        return int(number)
+        found = within(value)
+        if found != int(found):
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(found)
 
     return check
 
