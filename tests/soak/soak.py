@@ -115,7 +115,7 @@ class Soak:
         if how == "reload":
             # `shares` cannot change in place, so the process executes itself anew; and back, or the ids would stay shared.
             until(old.report)
-            for text in ("shares: 2\n", ""):
+            for text in ("shares: 2\n", "# the defaults\n"):
                 starts = len(old.events("started"))
                 self.rig.config.write_text(text)
                 old.process.send_signal(signal.SIGHUP)
