@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What pods get, and which chips are preferred: the agent as a process, against the kubelet stand-in."""
 
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import boards
 import grpc
 import pytest
-from agent_rig import RESOURCE, SOCKET, make_node, until
+from agent_rig import RESOURCE, SOCKET, make_node, private_folder, until
 from kubelet_standin import api, wire
 
 # --- the answer, by itself
@@ -245,7 +244,7 @@ def test_unknown_numa_is_no_topology(rig):
 
 
 def test_the_drivers_files_come_by_mounts(rig):
-    with tempfile.TemporaryDirectory(prefix=".npu-fleet-", dir=Path.home()) as place:  # not below /tmp, see the fixture `library`
+    with private_folder() as place:
         (Path(place) / "driver/lib64").mkdir(parents=True)
         rig.kubelet()
         rig.agent(install_path=place, cdi_mounts=rig.folder / "base.list").await_state("serving")

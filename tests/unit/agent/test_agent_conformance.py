@@ -100,6 +100,7 @@ def test_refused_for_a_while(rig):
     assert agent.report()["ready"]
 
 
+@pytest.mark.long
 def test_kubelet_never_asks_for_the_list(rig):
     rig.kubelet("--rough", "list=0")
     agent = rig.agent()
@@ -109,6 +110,7 @@ def test_kubelet_never_asks_for_the_list(rig):
     settled(rig)
 
 
+@pytest.mark.long
 def test_kubelet_dials_late(rig):
     """A registration that takes long is waited for, not made twice at a time."""
     rig.kubelet("--rough", "dial_delay=3")
