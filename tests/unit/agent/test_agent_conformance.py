@@ -255,9 +255,12 @@ def test_init_containers_and_several_containers(pair):
         assert {path for path in paths if path[len("/dev/davinci"):].isdigit()} == {f"/dev/davinci{each.rsplit('-', 1)[1]}" for each in ids}
 
 
-def test_a_chip_that_fails_between_the_scheduler_and_allocate(pair):
+def test_a_chip_that_fails_between_the_scheduler_and_allocate(rig):
     """Kubelet itself refuses what it was told in time; the agent is asked only for what it called healthy."""
-    rig, _agent = pair
+    rig.kubelet("--status-seconds", "3600")  # the scheduler shall go on with what it knows
+    rig.agent().await_state("serving")
+    serving(rig)
+    rig.ask("report")
     rig.ask("allocate", count=7, resource=RESOURCE, pod="seven")
     last = next(iter(set(rig.ask("devices")[RESOURCE]) - set(rig.ask("pods")["default/seven"]["devices"][RESOURCE])))
     rig.change(f"chips.{last.rsplit('-', 1)[1]}.health", 3)

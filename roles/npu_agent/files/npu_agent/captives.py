@@ -22,13 +22,13 @@ def of(looker):
     ]
 
 
-def put(found, environ=os.environ):
+def put(found, environ):
     """Hand over to the image that comes."""
     if found:
         environ[VARIABLE] = json.dumps(found)
 
 
-def take(environ=os.environ):
+def take(environ):
     """What the image before has handed over, of processes that live."""
     try:
         found = [dict(one, place=tuple(one["place"])) for one in json.loads(environ.pop(VARIABLE, "[]"))]

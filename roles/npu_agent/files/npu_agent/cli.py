@@ -78,7 +78,7 @@ def serve(settings, levels, source):
 
     status = service.serve(settings, levels, eyes, log, source)
     if status is None:
-        captives.put(eyes.captives)
+        captives.put(eyes.captives, os.environ)
         reload.execute()
     return status
 

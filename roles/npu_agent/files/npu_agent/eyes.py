@@ -5,6 +5,7 @@ It also keeps the CDI specification, before it tells of a chip: a container may 
 says of the chips is added to what is told.
 """
 
+import os
 import queue
 import threading
 import time
@@ -45,7 +46,7 @@ class Eyes(threading.Thread):
         self.say = Once(log)
         self.signals: Any = None
         self.looker: Any = None
-        self.captives = captives.take()  # of the image before; at the end, for the one that comes
+        self.captives = captives.take(os.environ)  # of the image before; at the end, for the one that comes
         self.last = None  # the newest sight, as it was before the prober's answers
         self.beat = time.monotonic()  # when this thread last did anything
 

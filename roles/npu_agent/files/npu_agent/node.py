@@ -139,7 +139,7 @@ class Node:
         self.problems += filter(None, [self.claims.waiting and self.claims.trouble])
         self.forms.clear()
         for identity, resource, _base, form in offers:
-            lists.setdefault(resource, {})[form.id] = units.bar(form, self.silent or bars.get((resource, form.id), ""))
+            lists.setdefault(resource, {})[form.id] = units.withheld(form, self.silent or bars.get((resource, form.id), ""))
             self.forms.setdefault(identity.name, []).append(f"{form.id} of {resource}")
         self.names.save()
         self.kept.save([(seen.identity.known, self.health.lasting(seen.identity.key)) for seen in self.seen.values()])

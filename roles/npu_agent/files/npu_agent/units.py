@@ -40,7 +40,7 @@ def forms(chip, record, resource, settings):
         else:
             slices = []  # each one has a node
     if not slices:
-        return [(resource, bar(chip, why or strange(record, settings.dev_root)))], []
+        return [(resource, withheld(chip, why or strange(record, settings.dev_root)))], []
     if settings.shares > 1:
         return [], [f"{chip.id} has slices (vNPUs), so it is not offered: `shares` is {settings.shares}, and a chip is either shared or "
                     "sliced; set `shares: 1`, or remove its vNPUs"]
@@ -56,7 +56,7 @@ def forms(chip, record, resource, settings):
                             f"{config.NAME_LIMIT} characters behind the '/'; set a shorter `resource_name`")
         else:
             piece = part(chip, Slice(entry["vdev_id"], entry["template"], kind), settings.dev_root)
-            found.append((name, bar(piece, why)))
+            found.append((name, withheld(piece, why)))
     return found, problems
 
 
@@ -74,10 +74,10 @@ def part(chip, piece, dev_root):
     node = f"{dev_root}/vdavinci{piece.vdev_id}"
     made = chip._replace(id=f"{prefix}-{piece.kind}-{piece.vdev_id}-{number}", device_node=node, slice=piece)
     missing = "" if os.path.lexists(node) else f"its device node {node} is missing"
-    return bar(made, nodes.trouble(node)) if not missing else made._replace(healthy=False, reason=made.reason or missing)
+    return withheld(made, nodes.trouble(node)) if not missing else made._replace(healthy=False, reason=made.reason or missing)
 
 
-def bar(chip, why):
+def withheld(chip, why):
     """The chip, which nobody may get for this reason ("": it stays as it is)."""
     if not why:
         return chip
