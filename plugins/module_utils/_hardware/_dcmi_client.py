@@ -24,10 +24,10 @@ import time
 from typing import Any
 
 from ._dcmi_child import Child, DcmiError, library_path
+from ._way import walk
 
 __all__ = ["DcmiClient", "DcmiError", "find_library", "library_faults", "library_path", "library_places", "load_faults"]
 
-MAX_LINKS = 40  # as many as the kernel follows
 MAX_FAULTS = 4  # that are told
 REAP_SECONDS = 2.0  # a process that sleeps in the driver cannot die before the driver lets go of it
 
@@ -111,26 +111,8 @@ def _faults_of(place, own, other=None):
 
 def _way(path):
     """Every folder, link and file on the way from / to the file that has this name."""
-    places, here, left, links = ["/"], "/", os.path.join(os.getcwd(), path).split("/"), 0
-    while left:
-        name = left.pop(0)
-        if name in ("", "."):
-            continue
-        if name == "..":
-            here = os.path.dirname(here)
-            continue
-        places.append(os.path.join(here, name))
-        try:
-            target = os.readlink(places[-1])
-        except OSError:
-            here = places[-1]
-            continue
-        links += 1
-        if links > MAX_LINKS:
-            break
-        here = "/" if target.startswith("/") else here
-        left = target.split("/") + left
-    return places
+    steps = walk(os.path.join(os.getcwd(), path))[0]
+    return ["/"] + [os.path.join(*step) for step in steps]
 
 
 class DcmiClient:

@@ -15,10 +15,10 @@ import os
 import stat
 from typing import Any, Optional
 
+from ._hardware._way import walk
 from .inotify import CREATE, DELETE, DELETE_SELF, MOVE_SELF, MOVED_FROM, MOVED_TO, ONLY_FOLDERS, OVERFLOW, UNMOUNT, Inotify
 
 SLOW, QUICK = 30.0, 0.5  # seconds between two looks: with inotify, without
-LINKS = 40  # as many as the kernel follows
 TRIES = 5  # of a way that changes while it is walked
 MASK = CREATE | DELETE | MOVED_TO | MOVED_FROM | DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
 
@@ -39,29 +39,11 @@ def stamp(path):
 
 def way_to(path):
     """([(folder, name)], the folder itself or None): each step on the way to `path`, links followed; it ends where something is missing."""
-    place, left, steps, links = "/", path.strip("/").split("/"), [], 0
-    while left:
-        name = left.pop(0)
-        if name in ("", "."):
-            continue
-        if name == "..":
-            place = os.path.dirname(place)
-            continue
-        steps.append((place, name))
-        here = os.path.join(place, name)
-        try:
-            target = os.readlink(here)
-        except OSError:
-            if not os.path.isdir(here):
-                return steps, None
-            place = here
-            continue
-        links += 1
-        if links > LINKS:
-            return steps, None
-        if target.startswith("/"):
-            place = "/"
-        left = target.strip("/").split("/") + left
+    steps, place = walk(path)
+    for number, step in enumerate(steps, 1):
+        here = os.path.join(*step)
+        if not os.path.islink(here) and not os.path.isdir(here):
+            return steps[:number], None
     return steps, place
 
 
