@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One chip and what is said of it, for the tests of the health rule. No process, no clock, no file but the levels."""
 
+import functools
 from types import SimpleNamespace
+
+import pytest
 
 # Codes of the vendor's file, one for each level.
 NOT_HANDLE, SUB_HEALTH, REQUEST, BUSINESS, FREE_RESET = "80E01805", "80DE0207", "80C98002", "A8028802", "8C044E00"
@@ -39,6 +42,28 @@ def hot(degrees, limit=None):
 def ecc(single=0, double=0, isolated=0):
     counters = {"single": single, "double": double, "isolated": isolated}
     return well(telemetry={"temperature_c": 40, "temperature_limit_c": None, "ecc": counters})
+
+
+@pytest.fixture(scope="session")
+def agent(package):
+    """The agent's package with what the health rule is made of."""
+    import npu_agent.config
+    import npu_agent.degraded
+    import npu_agent.faults
+    import npu_agent.health
+
+    return npu_agent
+
+
+@pytest.fixture(scope="session")
+def levels(agent):
+    return agent.faults.load()
+
+
+@pytest.fixture(scope="session")
+def life(agent, levels):
+    """A function that begins the life of a chip, with settings that differ."""
+    return functools.partial(Life, agent, levels)
 
 
 class Life:

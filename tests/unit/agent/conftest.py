@@ -9,7 +9,9 @@ import agent_rig as rigs
 import delivery_rig
 import pytest
 import simulated_world
-from kubelet_rig import kubelet, kubelet_rig, odd  # noqa: F401  fixtures
+from chip_life import agent, levels, life  # noqa: F401  fixtures
+from driver_files import tree  # noqa: F401  fixture
+from kubelet_rig import kubelet, kubelet_rig, odd, ready  # noqa: F401  fixtures
 from names_rig import names  # noqa: F401  fixture
 from node_rig import make  # noqa: F401  fixture
 
@@ -58,10 +60,10 @@ def world(tmp_path, library, package, monkeypatch):
 def pair(rig):
     """A kubelet and an agent that is registered with it and whose list it has taken in."""
     rig.kubelet()
-    agent = rig.agent()
-    agent.await_state("serving")
+    started = rig.agent()
+    started.await_state("serving")
     rigs.until(lambda: rig.numbers() == (8, 8), what="8 of 8 at the kubelet")
-    return rig, agent
+    return rig, started
 
 
 @pytest.fixture(scope="module")

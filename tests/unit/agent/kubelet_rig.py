@@ -98,3 +98,12 @@ def kubelet(kubelet_rig):
 @pytest.fixture
 def odd(kubelet):
     return kubelet()
+
+
+@pytest.fixture
+def ready(odd):
+    """A kubelet and a plugin that has registered three devices."""
+    rig, plugin = odd
+    plugin.register()
+    rig.serving(3, 3)
+    return rig, plugin

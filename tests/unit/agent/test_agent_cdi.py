@@ -3,11 +3,11 @@
 
 import json
 import os
-from types import SimpleNamespace
 
 import boards
 import pytest
 from agent_rig import make_node
+from driver_files import cdi_settings
 
 
 @pytest.fixture
@@ -131,23 +131,8 @@ def test_what_is_no_specification(agent):
 # --- the answer to kubelet
 
 @pytest.fixture
-def tree(tmp_path):
-    for name in ("lib64/driver", "dcmi", "odd/a1", "odd/a2"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "npu-smi").write_text("#!/bin/sh\n")
-    (tmp_path / "link").symlink_to("npu-smi")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "fifo")
-    return tmp_path
-
-
-@pytest.fixture
 def settings(tree):
-    for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
-        make_node(tree / name)
-    (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
-    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
-                           allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", install_path="/nowhere")
+    return cdi_settings(tree)
 
 
 def test_answer_by_name(agent, settings, tree):

@@ -5,10 +5,10 @@ import json
 import os
 import stat
 import time
-from types import SimpleNamespace
 
 import pytest
 from agent_rig import RESOURCE, make_node, until
+from driver_files import cdi_settings
 
 
 @pytest.fixture
@@ -23,17 +23,6 @@ def agent(package):
     return npu_agent
 
 
-@pytest.fixture
-def tree(tmp_path):
-    for name in ("lib64/driver", "dcmi", "odd/a1", "odd/a2"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "npu-smi").write_text("#!/bin/sh\n")
-    (tmp_path / "link").symlink_to("npu-smi")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "fifo")
-    return tmp_path
-
-
 def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), complete=True, slices=None):
     chips = [{"phy_id": phy_id, "family": family, "device_node_present": dev is None or os.path.exists(f"{dev}/davinci{phy_id}"),
               "slices": (slices or {}).get(phy_id, [])} for phy_id in phy_ids]
@@ -42,11 +31,7 @@ def sight(agent, *phy_ids, dev=None, family="a2", present=True, problems=(), com
 
 @pytest.fixture
 def settings(tree):
-    for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
-        make_node(tree / name)
-    (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
-    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
-                           allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", install_path="/nowhere")
+    return cdi_settings(tree)
 
 
 @pytest.fixture

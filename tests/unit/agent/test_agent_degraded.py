@@ -1,30 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What makes a chip come last in preferred allocation; it never changes whether the chip may take work."""
 
-import functools
 
 import pytest
-from chip_life import LINK, SUB_HEALTH, Life, ecc, event, hot, ill, well
-
-
-@pytest.fixture(scope="module")
-def agent(package):
-    import npu_agent.config
-    import npu_agent.degraded
-    import npu_agent.faults
-    import npu_agent.health
-
-    return npu_agent
-
-
-@pytest.fixture(scope="module")
-def levels(agent):
-    return agent.faults.load()
-
-
-@pytest.fixture(scope="module")
-def life(agent, levels):
-    return functools.partial(Life, agent, levels)
+from chip_life import LINK, SUB_HEALTH, ecc, event, hot, ill, well
 
 
 @pytest.mark.parametrize(("readings", "degraded"), [

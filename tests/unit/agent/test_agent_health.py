@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The health rule: what a chip's record says by itself, and what time adds to it."""
 
-import functools
 from types import SimpleNamespace
 
 import pytest
@@ -16,32 +15,10 @@ from chip_life import (
     SEPARATE,
     SETTINGS,
     SUB_HEALTH,
-    Life,
     ill,
     silent,
     well,
 )
-
-
-@pytest.fixture(scope="module")
-def agent(package):
-    import npu_agent.config
-    import npu_agent.degraded
-    import npu_agent.faults
-    import npu_agent.health
-
-    return npu_agent
-
-
-@pytest.fixture(scope="module")
-def levels(agent):
-    return agent.faults.load()
-
-
-@pytest.fixture(scope="module")
-def life(agent, levels):
-    return functools.partial(Life, agent, levels)
-
 
 # --- one record by itself
 

@@ -3,26 +3,9 @@
 
 import copy
 
-import pytest
 from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, Life, ecc, event, hot, ill, silent, well
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-
-@pytest.fixture(scope="module")
-def agent(package):
-    import npu_agent.config
-    import npu_agent.degraded
-    import npu_agent.faults
-    import npu_agent.health
-
-    return npu_agent
-
-
-@pytest.fixture(scope="module")
-def levels(agent):
-    return agent.faults.load()
-
 
 RECORDS = [
     well(), well(health_code=1), ill(NOT_HANDLE), ill(SUB_HEALTH), ill(), ill(SEPARATE), ill(OFTEN), ill(NOBODY_KNOWS), ill(LINK, number=0),

@@ -1,31 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The health rule: what fault events do, and codes that come too often."""
 
-import functools
 
 import pytest
-from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, Life, event, ill, silent, well
-
-
-@pytest.fixture(scope="module")
-def agent(package):
-    import npu_agent.config
-    import npu_agent.degraded
-    import npu_agent.faults
-    import npu_agent.health
-
-    return npu_agent
-
-
-@pytest.fixture(scope="module")
-def levels(agent):
-    return agent.faults.load()
-
-
-@pytest.fixture(scope="module")
-def life(agent, levels):
-    return functools.partial(Life, agent, levels)
-
+from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, event, ill, silent, well
 
 # --- events
 

@@ -13,14 +13,6 @@ from kubelet_standin import ctl
 from odd_plugin import NAME, device
 
 
-@pytest.fixture
-def ready(odd):
-    rig, plugin = odd
-    plugin.register()
-    rig.serving(3, 3)
-    return rig, plugin
-
-
 def call(rig, capsys, *words):
     code = ctl.main(["--socket", str(rig.control), *map(str, words)])
     out, err = capsys.readouterr()

@@ -12,15 +12,6 @@ from odd_plugin import NAME, device
 UNEXPECTED = "UnexpectedAdmissionError: Allocate failed due to {}, which is unexpected"
 
 
-@pytest.fixture
-def ready(odd):
-    """A kubelet and a plugin that has registered three devices."""
-    rig, plugin = odd
-    plugin.register()
-    rig.serving(3, 3)
-    return rig, plugin
-
-
 def answer(**fields):
     return {"container_responses": [fields]}
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which of the driver's files a container gets, by CDI and in the answer to kubelet."""
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -12,17 +11,6 @@ def mounts(package):
     import npu_agent.mounts
 
     return npu_agent.mounts
-
-
-@pytest.fixture
-def tree(tmp_path):
-    for name in ("lib64/driver", "dcmi", "odd/a1", "odd/a2"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "npu-smi").write_text("#!/bin/sh\n")
-    (tmp_path / "link").symlink_to("npu-smi")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "fifo")
-    return tmp_path
 
 
 @pytest.mark.parametrize("case", [
