@@ -32,8 +32,11 @@ def reload(package):
     ("poll_seconds: 0\n", "allowed: seconds from 0.1 to 3600"),
     ("poll_seconds: true\n", "poll_seconds is True"),
     ("poll_seconds: [1]\n", "poll_seconds is [1]"),
-    ("listen: 8083\n", "listen is 8083; allowed: HOST:PORT"),
+    ("listen: true\n", "listen is True; allowed: HOST:PORT"),
     ("listen: 'x:99999'\n", "allowed: HOST:PORT"),
+    ("listen: '::1:8083'\n", "allowed: HOST:PORT"),
+    ("listen: 'x:'\n", "allowed: HOST:PORT"),
+    ("listen: '-1'\n", "allowed: HOST:PORT"),
     ("kubelet_dir: relative\n", "kubelet_dir is 'relative'; allowed: an absolute path"),
     ("kubelet_dir: /" + "x" * 80 + "\n", "at most 67 bytes"),
     ("poll_seconds: 1\npoll_seconds: 2\n", "line 2: poll_seconds is set a second time"),
@@ -78,6 +81,15 @@ def test_good_configuration(config, tmp_path):
     assert config.load(None, {}).kubelet_dir == "/var/lib/kubelet/device-plugins"
     with pytest.raises(config.ConfigError, match="there is no such file"):
         config.load(str(tmp_path / "none"), {})
+
+
+@pytest.mark.parametrize(("value", "found"), [
+    ("127.0.0.1:9400", ("127.0.0.1", 9400)), ("9400", ("127.0.0.1", 9400)), (9400, ("127.0.0.1", 9400)), (":9400", ("", 9400)),
+    ("0.0.0.0:9400", ("0.0.0.0", 9400)), ("[::]:9400", ("::", 9400)), ("localhost:9400", ("localhost", 9400)),
+])
+def test_forms_of_an_address(config, value, found):
+    """Field case G16: those that people write for other exporters."""
+    assert config.address(value) == found
 
 
 # --- names of resources

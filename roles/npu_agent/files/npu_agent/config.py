@@ -123,13 +123,14 @@ def notes(settings):
 
 
 def address(value):
-    allowed = "HOST:PORT such as 127.0.0.1:8083"
-    if not isinstance(value, str):
+    """(host, port): "" is every address. The forms that other exporters take, so that nobody has to look up ours."""
+    allowed = "HOST:PORT such as 127.0.0.1:8083, :8083 or [::]:8083 for all addresses, 8083 for this host alone"
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError(allowed)
-    host, colon, port = value.rpartition(":")
-    if not host or not colon or not port.isdecimal() or int(port) > 65535:
+    host, colon, port = str(value).rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or not re.fullmatch(r"[^:\[\]\s]*|\[[0-9A-Fa-f:.]+\]", host):
         raise ValueError(allowed)
-    return host.strip("[]"), int(port)
+    return host.strip("[]") if colon else "127.0.0.1", int(port)
 
 
 # key: (default, check, what it is)
