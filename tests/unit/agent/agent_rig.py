@@ -94,6 +94,7 @@ class Agent(Process):
             "NPU_AGENT_DEV_ROOT": str(rig.dev), "NPU_AGENT_KUBELET_DIR": str(rig.plugins), "NPU_AGENT_DCMI_LIBRARY": str(rig.library),
             "NPU_AGENT_POLL_SECONDS": "0.1", "NPU_AGENT_RECOVERY_SECONDS": "0", "NPU_AGENT_FLAP_COUNT": "0",
             "NPU_AGENT_STATE_DIR": str(rig.folder / "state"), "NPU_AGENT_LISTEN": f"127.0.0.1:{self.port}",
+            "NPU_AGENT_AUDIT_FILE": str(rig.folder / "audit.jsonl"), "NPU_AGENT_KERNEL_LOG": str(rig.folder / "kmsg"),
             "NPU_AGENT_CONFIG": str(rig.config), "NPU_AGENT_POD_RESOURCES": str(rig.folder / "pods/kubelet.sock"),
         }
         for key, value in settings.items():  # None: as the configuration has it
@@ -136,6 +137,7 @@ class Rig:
         self.plugins, self.control = self.folder / "kubelet/device-plugins", self.folder / "kubelet-control"
         self.config = self.folder / "config.yaml"
         self.config.write_text("")
+        (self.folder / "kmsg").write_text("")
         self.processes = []
         self.dev.mkdir()
         (self.sys / "bus/pci/drivers/devdrv_device_driver").mkdir(parents=True)

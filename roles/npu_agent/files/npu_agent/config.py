@@ -151,6 +151,11 @@ SETTINGS = {
         "/var/lib/kubelet/pod-resources/kubelet.sock", path_or_empty,
         "kubelet's socket that tells which pod has which chip; empty: it is not asked",
     ),
+    "audit_file": (
+        "/var/log/npu-agent/audit.jsonl", path_or_empty,
+        "where each allocation has its line, in a folder that exists; empty: in the log, as event \"allocation\"",
+    ),
+    "kernel_log": ("/dev/kmsg", path_or_empty, "where the kernel's messages about a refused allocation are read; empty: they are not"),
     "on_stop": ("keep", one_of("keep", "drain"), "drain: take the chips out of kubelet's capacity before the service ends"),
     "allocate_by": (
         "nodes",
