@@ -45,14 +45,14 @@ def observe(params):
     if at_work:
         # Nobody may take a node down in the middle of a flash.
         reasons = []
-    seen = ("present", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query")
+    seen = ("present", "backend", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query", "notes")
     npu.update({key: hardware[key] for key in seen})
     npu.update(
         versions=versions(hardware, components),
         components=components,
         engines=_engine.observe(run, root),
         agent=_agent.observe(root, run),
-        holders=holders(params["proc_root"]),
+        holders=holders(params["proc_root"], hardware["device_nodes"]),
         users=users_present(sorted({DEFAULT_USER, username}), root),
         running_packages=at_work,
         reboot_required=bool(reasons),

@@ -79,8 +79,14 @@ npu:
       description: Is there an NPU, or an accelerator of the vendor that no table names?
       type: bool
       sample: true
+    backend:
+      description:
+        - Kind of the chips, V(ascend) or V(rockchip); V(none) when there are none.
+        - A card wins over the NPU of the board that it is plugged in; RV(npu.notes) then tells of the other one.
+      type: str
+      sample: ascend
     family:
-      description: Family key of all chips; V(none) when there are none, several, or an unknown one.
+      description: Family key of all chips, of a Rockchip board the name of its SoC; V(none) when there are none, several, or an unknown one.
       type: str
       sample: a2
     families:
@@ -134,7 +140,9 @@ npu:
           type: str
           sample: a2
         health:
-          description: V(OK), V(Warning), V(Alarm) or V(Critical); V(none) when unknown.
+          description:
+            - V(OK), V(Warning), V(Alarm) or V(Critical); V(none) when unknown.
+            - The NPU of a Rockchip SoC is V(OK) when its node can be opened and V(Critical) when the kernel refuses that.
           type: str
           sample: OK
         error_codes:
@@ -146,6 +154,26 @@ npu:
           description: Device node of the chip, V(none) when there is none.
           type: str
           sample: /dev/davinci0
+        device_nodes:
+          description: All device nodes of this chip alone. A Rockchip NPU may have two, of which a container needs both.
+          type: list
+          elements: str
+          sample: ["/dev/davinci0"]
+        device_groups:
+          description:
+            - Numbers of the groups that may read and write these nodes.
+            - A pod that does not run as root gets in by one of them in C(supplementalGroups), where the group is not root's.
+          type: list
+          elements: int
+          sample: [1000]
+        stack:
+          description: Driver stack of a Rockchip NPU, V(rknpu-drm), V(rknpu-misc) or V(rocket); V(none) for other chips.
+          type: str
+          sample: null
+        cores:
+          description: Number of cores of a Rockchip NPU; V(none) when unknown, and for other chips.
+          type: int
+          sample: null
         firmware_version:
           description: Firmware that the chip runs.
           type: str
@@ -163,7 +191,9 @@ npu:
           type: dict
           sample: null
         evidence:
-          description: C(pci) is there a function on the bus, C(driver) the name of the bound driver, C(device_node) does its node exist.
+          description:
+            - C(pci) is there a function on the bus, C(driver) the name of the bound driver, C(device_node) does its node exist.
+            - V(none) for what a chip cannot have, such as a place on the PCI bus in a SoC, and for what is not known.
           type: dict
           sample: {"pci": true, "driver": "devdrv_device_driver", "device_node": true}
     unknown:
@@ -176,7 +206,7 @@ npu:
       type: int
       sample: 0
     device_nodes:
-      description: All C(/dev/davinciN).
+      description: All C(/dev/davinciN), and those of a Rockchip NPU.
       type: list
       elements: str
       sample: ["/dev/davinci0"]
@@ -186,6 +216,11 @@ npu:
         - C(errors) has all of them, C(source) names who answered.
       type: dict
       sample: {"ok": true, "source": "dcmi,npu-smi", "error": null, "errors": []}
+    notes:
+      description: What there is to say about the hardware that is no fault.
+      type: list
+      elements: str
+      sample: []
     versions:
       description: Versions on disk, and for driver and firmware running; C(per_chip) lists the firmware of each chip.
       type: dict

@@ -37,11 +37,13 @@ def driver_loaded(sysfs_root, functions):
     return any(os.path.isdir(os.path.join(sysfs_root, "module", name)) for name in DRIVER_MODULES)
 
 
-def _blank(**values):
+def blank(**values):
+    """The record of a chip of which only these values are known."""
     chip = dict.fromkeys((
         "logic_id", "phy_id", "card_id", "device_id", "pci_address", "pci_device", "numa_node", "name", "family", "health", "error_codes",
-        "device_node", "firmware_version", "serial", "vdie", "error",
+        "device_node", "firmware_version", "serial", "vdie", "error", "stack", "cores",
     ))
+    chip.update(device_nodes=[])
     chip.update(values)
     return chip
 
@@ -49,7 +51,7 @@ def _blank(**values):
 def _from_dcmi(answer):
     """(chips, errors): a card that does not even tell how many chips it has is an error, not a chip."""
     keys = ("logic_id", "phy_id", "card_id", "device_id", "pci_address", "name", "health", "error_codes", "serial", "vdie", "error")
-    chips = [_blank(**{key: chip[key] for key in keys}) for chip in answer["chips"] if chip["device_id"] is not None]
+    chips = [blank(**{key: chip[key] for key in keys}) for chip in answer["chips"] if chip["device_id"] is not None]
     errors = [
         QueryError("dcmi", "dcmi_failed", "card %d: %s" % (chip["card_id"], chip["error"]["message"]), card_id=chip["card_id"])
         for chip in answer["chips"] if chip["device_id"] is None
@@ -64,7 +66,7 @@ def _from_npu_smi(info, mapping):
     for chip in info["chips"]:
         row = rows.get((chip["npu_id"], chip["chip_id"]), {})
         phy_id = chip["device_id"] if chip["device_id"] is not None else row.get("phy_id")
-        chips.append(_blank(
+        chips.append(blank(
             logic_id=row.get("logic_id"), phy_id=phy_id, card_id=chip["npu_id"], device_id=chip["chip_id"], pci_address=chip["bus_id"],
             name=chip["name"], health=chip["health"],
         ))
@@ -107,12 +109,13 @@ def _join(chips, functions, nodes):
         if chip["phy_id"] is not None:
             chip["device_node"] = nodes.get(chip["phy_id"])
             chip["evidence"]["device_node"] = chip["device_node"] is not None
+            chip["device_nodes"] = [chip["device_node"]] if chip["device_node"] else []
         if chip["health"] == "UNKNOWN":
             chip["health"] = None
     # Chips without an address are among the functions nobody named: count none twice.
     for function in silent[len(nameless):]:
         address = None if nameless else function["address"]
-        chips.append(_blank(
+        chips.append(blank(
             pci_address=address, pci_device=function["device"], numa_node=None if nameless else function["numa_node"],
             family=function["family"], evidence={"pci": True, "driver": function["driver"], "device_node": None},
         ))

@@ -7,9 +7,20 @@ Sources: npu-smi names from the vendor's open driver (npu_info_print.c, dcmi_inn
 from mind-cluster's device plugin; device nodes from mind-cluster's ascend-docker-runtime. "managers" are the device nodes a container
 needs beside its chips, "folders" those below /dev of which it needs all nodes. What file names of packages call a chip stands in
 ``_packages/_names.py``.
+
+A family belongs to a backend, which says what the vendor of its chips has of layers: components that packages bring. A Rockchip SoC is a
+family of its own; its driver is part of its kernel, and nothing is installed for it (source: the vendor's kernel).
 """
 
 import re
+
+from ._rknpu import ROCKET, SOCS
+
+ASCEND, ROCKCHIP = "ascend", "rockchip"
+LAYERS = {
+    ASCEND: ("driver", "firmware", "cann_toolkit", "cann_kernels", "cann_nnrt", "nnal", "docker_runtime"),
+    ROCKCHIP: (),
+}
 
 
 def _node(name, container=None, required=False):
@@ -91,3 +102,21 @@ def family_of_pci(device):
 def device_id(family, phy_id):
     """The id of a chip towards Kubernetes, as the vendor's device plugin names it."""
     return "%s%d" % (FAMILIES[family]["device_prefix"], phy_id)
+
+
+def backend_of(family):
+    """Which kind of chips a family is of; None for a family that no table names."""
+    return ASCEND if family in FAMILIES else ROCKCHIP if family in SOCS else None
+
+
+def layers_of(family):
+    """Components that there are for a family. Of an unknown one nothing is known to be missing."""
+    return LAYERS[backend_of(family) or ASCEND]
+
+
+def resource_of(family, stack=None):
+    """Extended resource name of a family; None for an unknown one. ``stack`` is a Rockchip chip's: mainline's driver cannot run what is
+    made for the vendor's runtime, so it has a resource of its own."""
+    if family in SOCS:
+        return "rockchip.com/rocket" if stack == ROCKET else "rockchip.com/rknpu"
+    return FAMILIES[family]["resource"] if family in FAMILIES else None

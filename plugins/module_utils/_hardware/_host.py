@@ -122,14 +122,17 @@ def unit_of(cgroup_text, own_container=None):
     return None
 
 
-def holders(proc_root="/proc"):
-    """Processes that have an NPU's node open. Other users' processes are only seen by root; one that ends meanwhile is left out."""
+def holders(proc_root="/proc", nodes=()):
+    """Processes that have an NPU's node open: a node that is one's by its name, or one of ``nodes``.
+
+    Other users' processes are only seen by root; one that ends meanwhile is left out.
+    """
     own = container_of(read(os.path.join(proc_root, "self", "cgroup")))
     found = []
     for pid in sorted(int(name) for name in listed(proc_root) if name.isdigit()):
         folder = os.path.join(proc_root, str(pid))
         links = os.path.join(folder, "fd")
-        devices = sorted({device for device in (_held(os.path.join(links, name)) for name in listed(links)) if device})
+        devices = sorted({device for device in (_held(os.path.join(links, name), nodes) for name in listed(links)) if device})
         if devices:
             cgroup = read(os.path.join(folder, "cgroup"))
             container = container_of(cgroup)
@@ -141,10 +144,13 @@ def holders(proc_root="/proc"):
     return found
 
 
-def _held(link):
+def _held(link, nodes):
     """The device node behind a file descriptor's link, if it is one of an NPU."""
     try:
-        match = HELD.match(os.readlink(link))
+        target = os.readlink(link)
     except OSError:
         return None
-    return "/dev/" + match.group(1) if match else None
+    match = HELD.match(target)
+    if match:
+        return "/dev/" + match.group(1)
+    return target if target in nodes else None

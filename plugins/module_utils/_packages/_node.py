@@ -3,9 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One look at chips, what runs and what is on disk: for npu_info, gates and packages. Private to the collection."""
 
+import os
+import stat
+
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _rockchip
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._dcmi_client import DcmiClient, DcmiError, find_library
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._detect import detect
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import ROCKCHIP
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import boot_time, host
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._query import QueryError, find_npu_smi
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _state
@@ -29,12 +34,14 @@ def see(places, ask=True, boards=True):
     recorded = (Files(root).values(_state.INSTALL_INFO) or {}).get("Driver_Install_Path_Param")
     facts = host(root, places["proc_root"])
     hardware = see_hardware(places, recorded or DEFAULT_PATH, ask, boards)
+    # What runs is asked for the vendor's packages; a driver that is part of the kernel is none of them.
+    other = hardware["backend"] == ROCKCHIP
     firmware = [chip["firmware_version"] for chip in hardware["chips"] if chip["firmware_version"]]
     components = _state.observe(root, {
-        "driver_loaded": hardware["driver"]["loaded"],
-        "driver_version": hardware["driver"]["version"],
+        "driver_loaded": hardware["driver"]["loaded"] and not other,
+        "driver_version": None if other else hardware["driver"]["version"],
         "firmware_versions": firmware or None,
-        "npu_present": hardware["present"],
+        "npu_present": hardware["present"] and not other,
         "kernel": facts["kernel"],
         "boot_id": facts["boot_id"],
         "boot_time": boot_time(places["proc_root"]),
@@ -43,7 +50,29 @@ def see(places, ask=True, boards=True):
 
 
 def see_hardware(places, install_path, ask=True, boards=True):
-    """The detector's answer, with npu-smi and DCMI looked up where the driver was installed. What is missing is told, not guessed."""
+    """The detectors' answer: cards, or the NPU of a board's SoC. Each chip has the groups that may open its nodes, by number."""
+    board = _rockchip.detect(places["sysfs_root"], places["dev_root"], places["proc_root"])
+    hardware = _rockchip.join(_see_cards(places, install_path, ask, boards), board)
+    for chip in hardware["chips"]:
+        chip["device_groups"] = groups_of(chip["device_nodes"])
+    return hardware
+
+
+def groups_of(nodes):
+    """Numbers of the groups that may open these device nodes (a number has another name, or none, in a container's image)."""
+    groups = set()
+    for path in nodes:
+        try:
+            info = os.stat(path)
+        except OSError:
+            continue
+        if info.st_mode & stat.S_IRGRP and info.st_mode & stat.S_IWGRP:
+            groups.add(info.st_gid)
+    return sorted(groups)
+
+
+def _see_cards(places, install_path, ask, boards):
+    """Cards on the PCI bus, with npu-smi and DCMI looked up where the driver was installed. What is missing is told, not guessed."""
     if not ask:
         return detect(run, places["sysfs_root"], places["dev_root"])
     npu_smi, library, missing = places["npu_smi"], places["dcmi_library"], []
