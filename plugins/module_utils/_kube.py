@@ -237,7 +237,7 @@ class NodeApi(Api):
 def ensure(api, name, want, check_mode=False):
     """Bring the user's keys of one Node to what is wanted: read, decide, patch; again from the start where another writer was faster.
 
-    Returns {"before", "after", "changed", "node"}; node is the Node as last seen (in check mode: unchanged).
+    Returns {"before", "after", "changed", "kept", "node"}; node is the Node as last seen (in check mode: unchanged), kept as plan() has it.
     """
     attempts = 0
     while True:
@@ -245,7 +245,8 @@ def ensure(api, name, want, check_mode=False):
         node = api.get(name)
         step = _kube_node.plan(node, want)
         if step["patch"] is None or check_mode:
-            return {"before": step["before"], "after": step["after"], "changed": step["patch"] is not None, "node": node}
+            return {"before": step["before"], "after": step["after"], "changed": step["patch"] is not None, "kept": step["kept"],
+                    "node": node}
         try:
             node = api.patch(name, step["patch"])
         except FleetError as error:
@@ -258,9 +259,9 @@ def ensure(api, name, want, check_mode=False):
             # Two writers that both wait the same time would meet again.
             time.sleep(random.uniform(0.02, 0.2))  # noqa: S311
             continue
-        after = _kube_node.view(node, want)
+        after = _kube_node.view(node, want, step["noted"])
         if after != step["after"]:
             raise FleetError("The API accepted the change of Node '%s' but shows other values than were sent." % name, code="kube_error",
                              phase="patch", object=name, observed=after,
                              hint="An admission webhook or another controller owns one of these keys.")
-        return {"before": step["before"], "after": after, "changed": True, "node": node}
+        return {"before": step["before"], "after": after, "changed": True, "kept": step["kept"], "node": node}

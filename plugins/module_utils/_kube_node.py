@@ -6,6 +6,7 @@
 import re
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _labels
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -99,34 +100,42 @@ def annotations(given, with_values):
 
 
 def taints(given, with_values):
-    """Return taints as a list of key, value, effect. To put one on, its effect is needed; to take off, key alone means every effect."""
+    """Return taints as a list of key, value, effect, gone. To put one on, its effect is needed; to take off, None stands for every one."""
     result = {}
     for item in given or []:
-        key, effect, value = item["key"], item.get("effect"), item.get("value") or ""
+        key, effect, value = item["key"], item.get("effect"), item.get("value")
+        gone = (item.get("state") or ("present" if with_values else "absent")) == "absent"
         _check_key("taint", key)
         if effect is not None and effect not in EFFECTS:
             _refuse("taint", key, "effect", effect, "one of " + ", ".join(EFFECTS))
-        if with_values and effect is None:
+        if not gone and effect is None:
             raise FleetError("The taint '%s' has no effect." % key, code="invalid_taint", object=key,
                              hint="Add effect: one of %s." % ", ".join(EFFECTS))
         rule = _broken_value(value)
         if rule:
             _refuse("taint", key, "value", value, rule)
-        if with_values and (key, effect) in result:
+        if not gone and (key, effect, None) in result:
             raise FleetError("The taint '%s' is given twice with effect %s; a Node has one value for both together." % (key, effect),
                              code="invalid_taint", object=key)
-        result[(key, effect)] = {"key": key, "value": value, "effect": effect}
+        whole = {"key": key, "value": value if gone else value or "", "effect": effect, "gone": gone}
+        result[(key, effect, (value or "any") if gone else None)] = whole
     return list(result.values())
 
 
 def wanted(params):
-    """Return what the user owns, checked: {"state", "labels", "annotations", "taints"}."""
+    """Return what the user owns, checked: {"state", "labels", "annotations", "taints", "record", "only_missing", "unless"}."""
     with_values = params["state"] == "present"
+    record = params.get("record")
+    if record:
+        _check_key("annotation", record)
     return {
         "state": params["state"],
         "labels": labels(params.get("labels"), with_values),
         "annotations": annotations(params.get("annotations"), with_values),
         "taints": taints(params.get("taints"), with_values),
+        "record": record,
+        "only_missing": list(params.get("only_missing") or []),
+        "unless": labels(params.get("unless_labels"), True),
     }
 
 
@@ -138,31 +147,51 @@ def _taints_of(node):
     return (node.get("spec") or {}).get("taints") or []
 
 
-def _owned_taint(taint, want):
-    return any(taint.get("key") == item["key"] and item["effect"] in (None, taint.get("effect")) for item in want["taints"])
+def _wish(taint, want):
+    """Return what is wanted of a taint of the Node, None for one that is not ours. One to take off may be owned by its value too."""
+    for item in want["taints"]:
+        same = taint.get("key") == item["key"] and item["effect"] in (None, taint.get("effect"))
+        if same and (not item["gone"] or item["value"] in (None, taint.get("value") or "")):
+            return item
+    return None
 
 
-def view(node, want):
-    """Return the part of a Node that the user owns: the given keys, as they are now."""
+def _noted(node, want):
+    """Return the labels that the record on the Node names."""
+    return _labels.read_record(_meta(node, "annotations").get(want["record"])) if want["record"] else {}
+
+
+def view(node, want, noted=()):
+    """Return the part of a Node that the user owns: the given keys, as they are now. noted: keys of labels that are owned by the record."""
+    notes, record = _meta(node, "annotations"), want["record"]
     return {
-        "labels": {key: value for key, value in _meta(node, "labels").items() if key in want["labels"]},
-        "annotations": {key: value for key, value in _meta(node, "annotations").items() if key in want["annotations"]},
+        "labels": {key: value for key, value in _meta(node, "labels").items() if key in want["labels"] or key in noted},
+        "annotations": {key: value for key, value in notes.items() if key in want["annotations"] or key == record},
         "taints": sorted(
             ({"key": taint.get("key"), "value": taint.get("value") or "", "effect": taint.get("effect")}
-             for taint in _taints_of(node) if _owned_taint(taint, want)),
+             for taint in _taints_of(node) if _wish(taint, want)),
             key=lambda taint: (taint["key"], taint["effect"])),
     }
 
 
-def _target(want):
-    """Return the view that is to be reached."""
+def _labels_after(node, before, want):
+    """Return (labels of the view as they should be, the record, what others have set and keeps its value)."""
+    noted = _noted(node, want)
+    have = _meta(node, "labels")
     if want["state"] == "absent":
-        return {"labels": {}, "annotations": {}, "taints": []}
-    return {
-        "labels": dict(want["labels"]),
-        "annotations": dict(want["annotations"]),
-        "taints": sorted((dict(taint) for taint in want["taints"]), key=lambda taint: (taint["key"], taint["effect"])),
-    }
+        changes, record, others = _labels.decide(have, noted, {}, (), want["labels"])
+    else:
+        changes, record, others = _labels.decide(have, noted, want["labels"], want["only_missing"])
+    after = {key: value for key, value in before.items() if key not in changes}
+    after.update({key: value for key, value in changes.items() if value is not None})
+    return after, _labels.write_record(record), others
+
+
+def _annotations_after(before, want, record):
+    after = dict(want["annotations"]) if want["state"] == "present" else {}
+    if want["record"] and record:
+        after[want["record"]] = record
+    return after
 
 
 def _map_patch(before, after):
@@ -172,12 +201,16 @@ def _map_patch(before, after):
     return patch
 
 
-def _new_taints(node, want, target):
+def _taint(item):
+    return {key: item[key] for key in ("key", "value", "effect")}
+
+
+def _new_taints(node, want):
     """Return the whole list: others' taints exactly as they are and where they are (timeAdded too), ours after them."""
     keep = []
-    missing = {(taint["key"], taint["effect"]): taint for taint in target}
+    missing = {(item["key"], item["effect"]): _taint(item) for item in want["taints"] if not item["gone"]}
     for taint in _taints_of(node):
-        if not _owned_taint(taint, want):
+        if _wish(taint, want) is None:
             keep.append(taint)
             continue
         new = missing.pop((taint.get("key"), taint.get("effect")), None)
@@ -187,12 +220,23 @@ def _new_taints(node, want, target):
 
 
 def plan(node, want):
-    """Return {"before", "after", "patch"}; patch is None where the Node already is as wanted.
+    """Return {"before", "after", "patch", "kept", "noted"}; patch is None where the Node already is as wanted, or has the labels that
+    spare it. kept: labels of others that are not overwritten. noted: keys of labels that the record names.
 
     Labels and annotations are merged by key at the server, so two writers cannot hurt each other. Taints are one list that is replaced
     as a whole (listType=atomic in the API), so the patch names the version of the Node that was read: a second writer gets a 409.
     """
-    before, after = view(node, want), _target(want)
+    noted = list(_noted(node, want))
+    before = view(node, want, noted)
+    have = _meta(node, "labels")
+    if want["unless"] and all(have.get(key) == value for key, value in want["unless"].items()):
+        return {"before": before, "after": before, "patch": None, "kept": {}, "noted": noted}
+    after_labels, record, kept = _labels_after(node, before["labels"], want)
+    after = {
+        "labels": after_labels,
+        "annotations": _annotations_after(before["annotations"], want, record),
+        "taints": sorted((_taint(item) for item in want["taints"] if not item["gone"]), key=lambda taint: (taint["key"], taint["effect"])),
+    }
     patch = {}
     for what in ("labels", "annotations"):
         changes = _map_patch(before[what], after[what])
@@ -200,8 +244,8 @@ def plan(node, want):
             patch.setdefault("metadata", {})[what] = changes
     if before["taints"] != after["taints"]:
         patch.setdefault("metadata", {})["resourceVersion"] = _meta(node, "resourceVersion")
-        patch["spec"] = {"taints": _new_taints(node, want, after["taints"])}
-    return {"before": before, "after": after, "patch": patch or None}
+        patch["spec"] = {"taints": _new_taints(node, want)}
+    return {"before": before, "after": after, "patch": patch or None, "kept": kept, "noted": noted}
 
 
 def status(node):

@@ -38,7 +38,7 @@ options:
   state:
     description:
       - With V(present) the given keys get the given values.
-      - With V(absent) the given keys are taken off, whatever their values are.
+      - With V(absent) the given keys are taken off, whatever their values are. A taint may be tied to its value, see O(taints).
     type: str
     choices: [present, absent]
     default: present
@@ -64,14 +64,45 @@ options:
         type: str
         required: true
       value:
-        description: The taint's value.
+        description:
+          - The taint's value.
+          - For a taint that is taken off it means that only a taint with this value goes, so that writers can share a key by their values.
         type: str
       effect:
         description:
           - The taint's effect. Needed with O(state=present).
-          - Left out with O(state=absent) it means every effect of this key.
+          - Left out for a taint that is taken off it means every effect of this key.
         type: str
         choices: [NoSchedule, PreferNoSchedule, NoExecute]
+      state:
+        description:
+          - Of this taint alone, so that labels can be put on and a taint taken off in one change. Without it that of O(state).
+        type: str
+        choices: [present, absent]
+  record:
+    description:
+      - Key of an annotation in which the module notes the labels that it has written, with their values.
+      - With it, labels that were written before and are not given any more are taken off, while they still have the noted value. With
+        O(state=absent) all noted labels go that way, beside those of O(labels).
+      - A label that had the wanted value before is not noted, and stays on the Node.
+    type: str
+  only_missing:
+    description:
+      - Keys of O(labels) that are written only where the Node does not have them, or has what O(record) says that was written before.
+        Values of others stay, see RV(kept).
+    type: list
+    elements: str
+    default: []
+  unless_labels:
+    description:
+      - Nothing is done to a Node that has all of these labels with these values.
+    type: dict
+  missing:
+    description:
+      - What a Node that the cluster does not have is. With V(ignore) nothing is done and RV(node) is null.
+    type: str
+    choices: [fail, ignore]
+    default: fail
   kubeconfig:
     description:
       - Path of the kubeconfig on the controller.
@@ -124,6 +155,21 @@ EXAMPLES = r"""
       - key: npu.fleet/maintenance
   delegate_to: localhost
 
+- name: Label the Node and lift our own taint in one change; labels that were given the last time and are not now go
+  npu.fleet.node_labels:
+    name: node-01
+    record: npu.fleet/labels
+    labels:
+      npu.fleet/ready: "true"
+      accelerator-type: card-910b-infer
+    only_missing: [accelerator-type]
+    taints:
+      - key: npu.fleet/not-ready
+        value: site
+        effect: NoSchedule
+        state: absent
+  delegate_to: localhost
+
 - name: Only look what the Node offers
   npu.fleet.node_labels:
     name: node-01
@@ -153,13 +199,18 @@ before:
       type: list
       elements: dict
       sample: [{"key": "npu.fleet/maintenance", "value": "driver", "effect": "NoSchedule"}]
+kept:
+  description: Labels of O(only_missing) that others have set to another value, which stays.
+  returned: success
+  type: dict
+  sample: {"accelerator-type": "module-910b-8"}
 after:
   description: The given keys as they are now; in check mode as they would be.
   returned: success
   type: dict
   contains: *keys
 node:
-  description: What the Node reports.
+  description: What the Node reports. Null with O(missing=ignore) where the cluster does not have it.
   returned: success
   type: dict
   contains:
@@ -230,6 +281,7 @@ error:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_node
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 
 def argument_spec():
@@ -247,8 +299,13 @@ def argument_spec():
                 "key": {"type": "str", "required": True, "no_log": False},
                 "value": {"type": "str"},
                 "effect": {"type": "str", "choices": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+                "state": {"type": "str", "choices": ["present", "absent"]},
             },
         },
+        "record": {"type": "str"},
+        "only_missing": {"type": "list", "elements": "str", "default": []},
+        "unless_labels": {"type": "dict"},
+        "missing": {"type": "str", "choices": ["fail", "ignore"], "default": "fail"},
         "kubeconfig": {"type": "path"},
         "context": {"type": "str"},
         "timeout": {"type": "int", "default": 30},
@@ -261,14 +318,21 @@ def run(params, check_mode, hide):
     want = _kube_node.wanted(params)
     configuration = _kube.load_configuration(params["kubeconfig"], params["context"])
     hide(_kube.secrets(configuration))
-    done = _kube.ensure(_kube.NodeApi(configuration, params["timeout"]), name, want, check_mode)
     header = "Node %s" % name
+    try:
+        done = _kube.ensure(_kube.NodeApi(configuration, params["timeout"]), name, want, check_mode)
+    except FleetError as error:
+        if error.code != "node_not_found" or params["missing"] != "ignore":
+            raise
+        nothing = {"labels": {}, "annotations": {}, "taints": []}
+        done = {"changed": False, "before": nothing, "after": nothing, "kept": {}, "node": None}
     return {
         "changed": done["changed"],
         "before": done["before"],
         "after": done["after"],
+        "kept": done["kept"],
         "diff": {"before": done["before"], "after": done["after"], "before_header": header, "after_header": header},
-        "node": dict(_kube_node.status(done["node"]), name=name),
+        "node": None if done["node"] is None else dict(_kube_node.status(done["node"]), name=name),
     }
 
 

@@ -47,6 +47,50 @@ def test_patch(have, given, patch):
     assert _kube_node.plan(node(**have), want(**given))["patch"] == patch
 
 
+SITE = {"key": "npu.fleet/not-ready", "value": "site", "effect": "NoSchedule"}
+AGENT = {**SITE, "value": "agent"}
+
+
+@pytest.mark.parametrize(("have", "given", "patch"), [
+    # A taint that goes by its value, beside labels that come.
+    ({"taints": [SITE, FOREIGN]}, {"labels": {"a": "1"}, "taints": [{**SITE, "state": "absent"}]},
+     {"metadata": {"labels": {"a": "1"}, "resourceVersion": "7"}, "spec": {"taints": [FOREIGN]}}),
+    ({"taints": [AGENT]}, {"taints": [{**SITE, "state": "absent"}]}, None),
+    ({"taints": [AGENT]}, {"taints": [SITE]}, {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [SITE]}}),
+    ({"taints": [AGENT]}, {"state": "absent", "taints": [SITE]}, None),
+    ({"taints": [AGENT, {**SITE, "effect": "NoExecute"}]}, {"state": "absent", "taints": [SITE, AGENT]},
+     {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [{**SITE, "effect": "NoExecute"}]}}),
+    # What was noted and is not given any more.
+    ({"labels": {"a": "1", "b": "2"}, "annotations": {"r": "a=1,b=3"}}, {"labels": {}, "record": "r"},
+     {"metadata": {"labels": {"a": None}, "annotations": {"r": None}}}),
+    ({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}, "record": "r"},
+     {"metadata": {"labels": {"b": "2"}, "annotations": {"r": "b=2"}}}),
+    ({"labels": {"b": "2"}, "annotations": {"r": "b=2"}}, {"labels": {"b": "2"}, "record": "r"}, None),
+    ({"labels": {"a": "1", "b": "2", "c": "3"}, "annotations": {"r": "b=2"}}, {"state": "absent", "labels": {"c": None}, "record": "r"},
+     {"metadata": {"labels": {"b": None, "c": None}, "annotations": {"r": None}}}),
+    # What others have set.
+    ({"labels": {"a": "9"}}, {"labels": {"a": "1", "b": "2"}, "only_missing": ["a", "b"]}, {"metadata": {"labels": {"b": "2"}}}),
+    # A Node that needs nothing.
+    ({"labels": {"ready": "true"}}, {"taints": [SITE], "unless_labels": {"ready": "true"}}, None),
+    ({"labels": {"ready": "false"}}, {"taints": [SITE], "unless_labels": {"ready": "true"}},
+     {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [SITE]}}),
+])
+def test_patch_of_shared_nodes(have, given, patch):
+    step = _kube_node.plan(node(**have), want(**given))
+    assert step["patch"] == patch
+    assert (step["before"] == step["after"]) == (patch is None)
+
+
+def test_what_others_have_set_is_told():
+    step = _kube_node.plan(node(labels={"a": "9", "b": "1"}), want(labels={"a": "1", "b": "1"}, only_missing=["a", "b"], record="r"))
+    assert step["kept"] == {"a": "9"} and step["after"] == {"labels": {"a": "9", "b": "1"}, "annotations": {}, "taints": []}
+
+
+def test_a_record_must_be_a_legal_key():
+    with pytest.raises(FleetError, match="annotation key 'a b'"):
+        want(record="a b")
+
+
 def test_before_and_after_hold_the_given_keys_only():
     step = _kube_node.plan(node(labels={"a": "1", "foreign": "x"}, taints=[FOREIGN]), want(labels={"a": "2"}, taints=[OURS]))
     assert step["before"] == {"labels": {"a": "1"}, "annotations": {}, "taints": []}

@@ -64,6 +64,28 @@ def test_failure_has_fields(run):
     assert "kubectl get nodes" in result["msg"]
 
 
+def test_a_node_that_has_not_joined_may_be_no_error(api, run):
+    result = run(name="node-99", missing="ignore", taints=[{"key": "t", "effect": "NoSchedule"}])
+    assert result["changed"] is False and result["node"] is None and result["after"]["taints"] == []
+    assert [method for method, _path in api.requests] == ["GET"]
+    assert run(name="node-99")["error"]["code"] == "node_not_found"
+
+
+def test_labels_come_and_a_taint_goes_in_one_request(api, run):
+    site = {"key": "npu.fleet/not-ready", "value": "site", "effect": "NoSchedule"}
+    run(taints=[site], unless_labels={"npu.fleet/ready": "true"})
+    api.requests.clear()
+    arguments = {"record": "npu.fleet/labels", "labels": {"npu.fleet/ready": "true"}, "taints": [{**site, "state": "absent"}]}
+    result = run(**arguments)
+    assert result["before"]["taints"] == [site] and result["after"]["taints"] == []
+    assert result["after"]["annotations"] == {"npu.fleet/labels": "npu.fleet/ready=true"}
+    assert [method for method, _path in api.requests] == ["GET", "PATCH"]
+    assert run(**arguments)["changed"] is False
+    assert run(taints=[site], unless_labels={"npu.fleet/ready": "true"})["changed"] is False
+    assert run(labels={"a": "1"}, only_missing=["a"], record="npu.fleet/labels")["before"]["labels"] == {"npu.fleet/ready": "true"}
+    assert "npu.fleet/ready" not in api.store.get("node-01")["metadata"]["labels"]
+
+
 def test_bad_label_is_refused_before_the_api_is_asked(api, run):
     assert run(labels={"a b": "1"})["error"]["code"] == "invalid_label"
     assert api.requests == []
