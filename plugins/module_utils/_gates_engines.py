@@ -3,16 +3,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real containers for gate L2, through the engine of the node. Private to the collection.
 
-Each class has ``prepare() -> error text or None``, ``ask(number, value, timeout) -> {"started", "nodes", "timed_out", "error",
-"seconds"}`` and ``clean() -> [what could not be removed]``; ``nodes`` has each name of the container's /dev with its device number as
-"major:minor" (None: no device). The container is the node's own ``ls`` over an empty root: no image and no registry is needed. What an
-earlier run left that was killed is removed first.
+Each class has ``prepare() -> error text or None``, ``start(number, given, timeout) -> {"started", "nodes", "timed_out", "error",
+"seconds"}`` and ``clean() -> [what could not be removed]``; ``given`` is what the container gets: ``env`` (a dict), ``devices`` and
+``mounts`` as a device plugin answers them. ``nodes`` has each name below the container's /dev with its device number as "major:minor" (None:
+no device). The container is the node's own ``ls`` over an empty root: no image and no registry is needed. What an earlier run left that was
+killed is removed first.
 """
 
 import json
 import os
 import re
 import shutil
+import stat
 import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import socket_of
@@ -26,25 +28,34 @@ LABEL = "npu.fleet=gate"
 BINDS = ("/usr", "/bin", "/lib", "/lib64")
 #: An archive without members: two zero blocks (POSIX pax, "end-of-archive").
 EMPTY_TAR = "\0" * 1024
+#: In place of a runtime's name and program: the engine's own, whatever that is.
+OWN = ""
+#: Programs of usual runtimes, for engines that are not asked themselves.
+OCI_RUNTIMES = ("runc", "crun")
 #: Seconds of a command that cleans up.
 CLEANING = 30
 #: Every container has these in its /dev, so it has started when they are seen.
 _ALWAYS = ("null", "zero")
-_LIST = ["/bin/ls", "-ln", "/dev"]
+_LIST = ["/bin/ls", "-lnR", "/dev"]
+#: What comes before the entries of a folder.
+_FOLDER = re.compile(r"^/dev(/[^:]*)?:$")
 #: A line of it: "crw-rw---- 1 0 0 236, 3 Nov 30 12:00 davinci3"; other kinds of files have a size there (POSIX, ls).
 _LINE = re.compile(r"^([a-z-])[^ ]{9,} +[0-9]+ +[^ ]+ +[^ ]+ +(?:([0-9]+), *([0-9]+)|[0-9]+) +.*?([^ ]+)(?: -> .*)?$")
 _TOP = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
 def engine_for(run, engine, runtime, path, work, *, root="/"):
-    """The class for an entry of ``npu.engines``; ``path`` is the runtime's program, ``work`` a folder of our own on the node."""
+    """The class for an entry of ``npu.engines``; ``path`` is the runtime's program, ``work`` a folder of our own on the node.
+
+    ``runtime`` OWN: the one that the engine takes where nobody names one.
+    """
     name = engine["name"]
     if name == "docker":
         return Docker(run, find_program("docker", root) or "docker", runtime)
     if name in ("containerd", "k3s", "rke2"):
-        return Containerd(run, client_of(name, root), socket_of(engine), path, work)
+        return Containerd(run, client_of(name, root), socket_of(engine), OWN if runtime == OWN else path, work)
     # These have no client of their own that starts something without an image.
-    return Bundle(run, path, work)
+    return Bundle(run, next(filter(None, (find_program(name, root) for name in OCI_RUNTIMES)), None) if runtime == OWN else path, work)
 
 
 def client_of(name, root="/"):
@@ -59,8 +70,16 @@ def client_of(name, root="/"):
 
 def reading(result, timeout):
     """What a command that lists /dev in a container tells. Pure."""
-    lines = [match for match in map(_LINE.match, result.stdout.splitlines()) if match]
-    nodes = {match.group(4): "%s:%s" % match.group(2, 3) if match.group(1) in "bc" else None for match in lines}
+    nodes, folder = {}, ""
+    for line in result.stdout.splitlines():
+        match = _FOLDER.match(line)
+        if match:
+            folder = (match.group(1) or "/")[1:]
+            folder += "/" if folder else ""
+            continue
+        match = _LINE.match(line)
+        if match:
+            nodes[folder + match.group(4)] = "%s:%s" % match.group(2, 3) if match.group(1) in "bc" else None
     started = all(name in nodes for name in _ALWAYS)
     error = None
     if result.timed_out:
@@ -75,11 +94,23 @@ def _last(text):
     return mask_text(" ".join(text.split())[-400:])
 
 
-def environment(value):
-    return [] if value is None else ["%s=%s" % (VARIABLE, value)]
+def environment(given):
+    return ["%s=%s" % item for item in sorted(given["env"].items())]
 
 
-class Docker(object):
+class _Engine(object):
+    """What all have in common."""
+
+    def start(self, number, given, timeout):
+        """One container that gets what is given; what it saw."""
+        raise NotImplementedError
+
+    def ask(self, number, value, timeout):
+        """One container that asks for chips by the vendor's variable."""
+        return self.start(number, {"env": {} if value is None else {VARIABLE: value}, "devices": [], "mounts": []}, timeout)
+
+
+class Docker(_Engine):
     """`docker run` of an empty image that is made on the spot."""
 
     def __init__(self, run, client, runtime):
@@ -97,13 +128,17 @@ class Docker(object):
         self._image = next((word for word in made.stdout.split() if word.startswith("sha256:")), NAME)
         return None
 
-    def ask(self, number, value, timeout):
-        argv = [self._client, "run", "--rm", "--name", "%s-%d" % (NAME, number), "--label", LABEL, "--network", "none", "--runtime",
-                self._runtime]
+    def start(self, number, given, timeout):
+        argv = [self._client, "run", "--rm", "--name", "%s-%d" % (NAME, number), "--label", LABEL, "--network", "none"]
+        argv += ["--runtime", self._runtime] if self._runtime else []
         for path in BINDS:
             if os.path.isdir(path):
                 argv += ["--volume", "%s:%s:ro" % (path, path)]
-        for entry in environment(value):
+        for entry in given["mounts"]:
+            argv += ["--volume", "%s:%s:%s" % (entry["host_path"], entry["container_path"], "ro" if entry["read_only"] else "rw")]
+        for entry in given["devices"]:
+            argv += ["--device", "%s:%s:%s" % (entry["host_path"], entry["container_path"], entry["permissions"] or "rwm")]
+        for entry in environment(given):
             argv += ["--env", entry]
         return reading(self._run(argv + [self._image] + _LIST, timeout), timeout)
 
@@ -120,7 +155,7 @@ class Docker(object):
         return listed.stdout.split() if listed.rc == 0 else []
 
 
-class _WithSpec(object):
+class _WithSpec(_Engine):
     """Containers from a spec of our own: no command line has to carry commas, and no image store is touched."""
 
     def __init__(self, run, path, work):
@@ -133,7 +168,7 @@ class _WithSpec(object):
         raise NotImplementedError
 
     def prepare(self):
-        if not self._path or not os.path.isabs(self._path):
+        if self._path != OWN and not os.path.isabs(self._path or ""):
             return "nothing says which program the runtime is (%s)" % self._path
         left = self.clean()
         if left:
@@ -152,12 +187,12 @@ class _WithSpec(object):
     def _rootfs(self):
         return os.path.join(self._work, "rootfs")
 
-    def _bundle(self, number, value, argv):
+    def _bundle(self, number, given, argv):
         """Write the spec of one container; return its folder."""
         folder = os.path.join(self._work, "%d" % number)
         make_folder(folder, 0o700)
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as stream:
-            json.dump(spec(self._rootfs(), "%s-%d" % (NAME, number), environment(value), argv), stream)
+            json.dump(spec(self._rootfs(), "%s-%d" % (NAME, number), given, argv), stream)
         return folder
 
     def _remove_work(self):
@@ -177,9 +212,10 @@ class Containerd(_WithSpec):
         _WithSpec.__init__(self, run, path, work)
         self._ctr = list(client) + ["--address", socket, "--namespace", NAME]
 
-    def ask(self, number, value, timeout):
-        bundle = self._bundle(number, value, _LIST)
-        argv = ["run", "--rm", "--runc-binary", self._path, "--config", os.path.join(bundle, "config.json"), "%s-%d" % (NAME, number)]
+    def start(self, number, given, timeout):
+        bundle = self._bundle(number, given, _LIST)
+        argv = ["run", "--rm"] + (["--runc-binary", self._path] if self._path else [])
+        argv += ["--config", os.path.join(bundle, "config.json"), "%s-%d" % (NAME, number)]
         return reading(self._run(self._ctr + argv, timeout), timeout)
 
     def clean(self):
@@ -200,10 +236,10 @@ class Containerd(_WithSpec):
 class Bundle(_WithSpec):
     """The runtime itself, called as an engine calls an OCI runtime: create, start, state, delete."""
 
-    def ask(self, number, value, timeout):
+    def start(self, number, given, timeout):
         began, name = time.monotonic(), "%s-%d" % (NAME, number)
         # What the container prints goes to whoever called create, and that has ended by then.
-        bundle = self._bundle(number, value, ["/bin/sh", "-c", " ".join(_LIST) + " >/npu-fleet/seen"])
+        bundle = self._bundle(number, given, ["/bin/sh", "-c", " ".join(_LIST) + " >/npu-fleet/seen"])
         told = os.path.join(self._rootfs(), "npu-fleet", "seen")
         if os.path.exists(told):
             os.unlink(told)
@@ -232,8 +268,21 @@ class Bundle(_WithSpec):
         return self._remove_work()
 
 
-def spec(rootfs, name, env, argv):
-    """An OCI runtime spec (config.json, version 1.0) for a container without network, rights and writable host folders."""
+def devices_in_spec(given):
+    """(devices, rules for the control group) of an OCI runtime spec. A path that is no device is left to the runtime's own words."""
+    devices, rules = [], []
+    for entry in given["devices"]:
+        found = os.stat(entry["host_path"])
+        kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
+        major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+        devices.append({"path": entry["container_path"], "type": kind, "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0})
+        rules.append({"allow": True, "type": kind, "major": major, "minor": minor, "access": entry["permissions"] or "rwm"})
+    return devices, rules
+
+
+def spec(rootfs, name, given, argv):
+    """An OCI runtime spec (config.json, version 1.0) for a container without network, rights and writable host folders but those given."""
+    devices, rules = devices_in_spec(given)
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
@@ -242,10 +291,15 @@ def spec(rootfs, name, env, argv):
         {"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro"]}
         for path in BINDS if os.path.isdir(path) and not os.path.islink(path)
     ]
+    mounts += [
+        {"destination": entry["container_path"], "type": "bind", "source": entry["host_path"],
+         "options": ["rbind", "ro" if entry["read_only"] else "rw"]}
+        for entry in given["mounts"]
+    ]
     return {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": argv, "env": list(_TOP) + env, "cwd": "/", "noNewPrivileges": True,
+            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": argv, "env": list(_TOP) + environment(given), "cwd": "/", "noNewPrivileges": True,
             "capabilities": {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted")},
         },
         "root": {"path": rootfs, "readonly": False},
@@ -255,7 +309,8 @@ def spec(rootfs, name, env, argv):
             "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
             # At the top, so that no parent folder of it is left in the tree of control groups.
             "cgroupsPath": "/" + name,
-            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "devices": devices,
+            "resources": {"devices": [{"allow": False, "access": "rwm"}] + rules},
         },
     }
 

@@ -301,6 +301,46 @@ def test_device_numbers_of_a_container():
     assert seen["nodes"] == {"fd": None, "pts": None, "null": "236:0", "zero": "237:1", "davinci0": "238:2", "tty": "5:0"}
 
 
+def test_nodes_in_folders_carry_the_folders_name():
+    told = "/dev:\n" + ls("null", "zero") + "\n/dev/dri:\n" + ls("card0", "renderD128") + "\n/dev/pts:\ntotal 0\n"
+    seen = engines.reading(Result([], 0, told, "", False, 1.0), 9)
+    assert (seen["nodes"]["dri/card0"], seen["nodes"]["dri/renderD128"], seen["nodes"]["zero"]) == ("236:0", "237:1", "237:1")
+    assert seen["started"]
+
+
+GIVEN = {
+    "env": {"A": "b,c"}, "devices": [{"host_path": "/dev/zero", "container_path": "/dev/davinci7", "permissions": "rw"}],
+    "mounts": [{"host_path": "/opt/x", "container_path": "/opt/y", "read_only": True}],
+}
+
+
+def test_docker_gives_what_a_plugin_answered_by_its_own_runtime():
+    calls = []
+    engines.Docker(recorder({}, calls), "docker", engines.OWN).start(0, GIVEN, 9)
+    line = " ".join(calls[0])
+    assert "--device /dev/zero:/dev/davinci7:rw" in line
+    assert "--volume /opt/x:/opt/y:ro" in line
+    assert "--env A=b,c" in line
+    assert "--runtime" not in line
+
+
+def test_a_spec_has_what_a_plugin_answered(tmp_path):
+    made = engines.spec(str(tmp_path), "n", GIVEN, ["x"])
+    assert made["linux"]["devices"][0]["path"] == "/dev/davinci7"
+    assert (made["linux"]["devices"][0]["major"], made["linux"]["devices"][0]["minor"]) == (1, 5)
+    assert made["linux"]["resources"]["devices"][1:] == [{"allow": True, "type": "c", "major": 1, "minor": 5, "access": "rw"}]
+    assert made["mounts"][-1] == {"destination": "/opt/y", "type": "bind", "source": "/opt/x", "options": ["rbind", "ro"]}
+    assert "A=b,c" in made["process"]["env"]
+
+
+def test_the_engines_own_runtime_needs_no_program(tmp_path):
+    calls = []
+    tried = engines.engine_for(recorder({}, calls), {"name": "containerd"}, engines.OWN, "/opt/ascend", str(tmp_path / "w"))
+    assert tried.prepare() is None
+    tried.start(0, dict(GIVEN, devices=[]), 9)
+    assert "--runc-binary" not in calls[-1]
+
+
 @pytest.mark.parametrize(("result", "started", "words"), [
     ((0, ls("null", "zero", "davinci0"), "", False), True, None),
     ((125, "", "docker: Error: unknown runtime ascend.\nSee 'docker run --help'.\n", False), False, "unknown runtime ascend"),
