@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import resource_of
 from ansible_collections.npu.fleet.plugins.plugin_utils import (
     _pinned,
     _plan,
@@ -16,18 +16,6 @@ from ansible_collections.npu.fleet.plugins.plugin_utils import (
     _report_page,
 )
 from ansible_collections.npu.fleet.plugins.plugin_utils._filters import in_words
-
-
-def resource_of(family):
-    """Extended resource name of a family key, or None for an unknown one."""
-    return FAMILIES[family]["resource"] if family in FAMILIES else None
-
-
-def labels(observed):
-    """Labels that this node should carry; without an observation all that a node may carry, for taking them off."""
-    if observed is None:
-        return dict.fromkeys(_plan_labels.LABELS, "")
-    return _plan_labels.node_labels_of(observed, resource_of(observed["family"]))
 
 
 def approved_plan(path, node):
@@ -43,7 +31,7 @@ class FilterModule:
             "plan": in_words(_plan.make_plan),
             "plan_lines": _plan.render,
             "beyond_ceiling": _plan.beyond_ceiling,
-            "node_labels": labels,
+            "node_labels": _plan_labels.node_labels_of,
             "npu_resource": resource_of,
             "package_source": in_words(_plan_pins.package_source),
             "pinned_components": in_words(_pinned.pinned_components),

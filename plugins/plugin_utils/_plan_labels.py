@@ -1,27 +1,49 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kubernetes labels of a node with NPUs. Pure. Private to the collection."""
+"""Kubernetes labels of a node, from what npu_info tells of it. Pure. Private to the collection."""
 
 from __future__ import annotations
 
-#: Labels that a node gets, from its chips. "accelerator" and "node.kubernetes.io/npu.chip.name" are the vendor's names (docs/facts.md, K).
-LABELS = (
-    "npu.fleet/family", "npu.fleet/chips", "npu.fleet/driver-version", "npu.fleet/firmware-version", "npu.fleet/cann-version",
-    "node.kubernetes.io/npu.chip.name", "accelerator",
-)
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _labels
 
 
-def node_labels_of(observed, resource):
-    """Kubernetes labels as a pure function of what was observed: {key: value}."""
-    names = sorted({c["name"] for c in observed["chips"] if c.get("name")})
-    values = (
-        observed["family"],
-        str(len(observed["chips"])),
-        observed["versions"]["driver"]["running"],
-        observed["versions"]["firmware"]["running"],
-        (observed["versions"].get("cann_toolkit") or {}).get("on_disk"),
-        names[0] if len(names) == 1 else None,
-        f"huawei-{resource.rsplit('/', 1)[-1]}" if resource else None,
-    )
-    return {key: value for key, value in zip(LABELS, values, strict=True) if value}
+def _known(values):
+    """The values there are, each once; None unless every chip has told one."""
+    values = list(values)
+    return sorted(set(values)) if values and all(value is not None for value in values) else None
+
+
+def _same(values):
+    found = _known(values)
+    return found[0] if found and len(found) == 1 else None
+
+
+def facts_of(observed, ready):
+    """What _labels.labels_of() takes. ready: whether the node has passed its gates."""
+    chips, versions = observed["chips"], observed["versions"]
+    families = [observed["family"]] if observed["family"] else []  # None for several, and beside chips that no table names
+    products = [observed["product"]] if observed.get("product") else []
+    return {
+        "backend": observed.get("backend") or ("ascend" if chips else None),
+        "present": observed["present"], "ready": ready,
+        "families": families,
+        "chips": len(chips),
+        "chip_names": _known(chip.get("name") for chip in chips),
+        "products": products,
+        "driver_version": versions["driver"].get("running"),
+        "firmware_version": versions["firmware"].get("running"),
+        "cann_version": (versions.get("cann_toolkit") or {}).get("on_disk"),
+        "aicores": _same(chip.get("cores") for chip in chips),
+        "link": _labels.link_of(families, products, len(chips)),
+        "serial_hash": _labels.serial_hash([chip.get("serial") for chip in chips]),
+        "arch": observed.get("arch"),
+        "stack": _same(chip.get("stack") for chip in chips),
+    }
+
+
+def node_labels_of(observed, ready=True):
+    """Labels that this node should carry; without an observation those that are ours by name, for taking them off."""
+    if observed is None:
+        return dict.fromkeys(_labels.OWN, "")
+    return _labels.labels_of(facts_of(observed, ready))

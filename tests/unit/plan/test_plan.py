@@ -4,7 +4,7 @@
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_engine, _plan_labels, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils import _plan, _plan_engine, _plan_pins
 
 from .observed import WANTED, bare, component, converged
 
@@ -174,25 +174,6 @@ def test_ceiling_lets_less_through_but_not_more():
     less = dict(approved, packages=approved["packages"][2:])
     assert _plan.beyond_ceiling(less, approved) == []
     assert len(_plan.beyond_ceiling(approved, less)) == 2
-
-
-def test_labels_are_a_pure_function_of_the_observation():
-    npu = converged()
-    assert _plan_labels.node_labels_of(npu, "huawei.com/Ascend910") == {
-        "npu.fleet/family": "a2",
-        "npu.fleet/chips": "8",
-        "npu.fleet/driver-version": "25.5.0",
-        "npu.fleet/firmware-version": "7.8.0.5.216",
-        "npu.fleet/cann-version": "8.5.0",
-        "node.kubernetes.io/npu.chip.name": "910B3",
-        "accelerator": "huawei-Ascend910",
-    }
-    npu["versions"]["driver"]["running"] = None
-    npu["chips"][0]["name"] = "910B4"
-    labels = _plan_labels.node_labels_of(npu, None)
-    assert "npu.fleet/driver-version" not in labels
-    assert "node.kubernetes.io/npu.chip.name" not in labels
-    assert "accelerator" not in labels
 
 
 def test_a_licence_is_accepted_by_the_operator_alone():
