@@ -22,6 +22,7 @@ def parser():
         ("serve", "the device plugin: register with kubelet and stay"),
         ("cdi", "the CDI specification of this node's NPUs, for container engines: print it, or what the options say"),
         ("check", "check the configuration and end"),
+        ("access", "in DaemonSet mode: have kubelet give the agent's own pod the driver's device nodes"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--config", metavar="FILE", help=f"configuration (default {config.PATH}, if it exists)")
@@ -63,6 +64,10 @@ def main(argv=None):
         return discover(settings, levels, options.json)
     if options.command == "cdi":
         return cdi(settings, options)
+    if options.command == "access":
+        from .access import access  # noqa: PLC0415  serve does not need it
+
+        return access(settings)
     return serve(settings, levels, source)
 
 

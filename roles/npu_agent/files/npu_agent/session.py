@@ -49,6 +49,8 @@ class Session:
     have chips before anything is registered with it.
     """
 
+    plugin_class = Plugin
+
     def __init__(self, settings, board, folder, log, counters, *, holders, standing_by):
         self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
         self.holders, self.standing_by = holders, standing_by
@@ -98,7 +100,7 @@ class Session:
         if before is None or not alive(self.kubelet_socket):
             await self.await_kubelet(before)
             return
-        plugin = self.plugin = Plugin(self.board, self.settings, self.log, self.counters, self.wake.set)
+        plugin = self.plugin = self.plugin_class(self.board, self.settings, self.log, self.counters, self.wake.set)
         try:
             before_us = alive(self.path)
             await plugin.open(self.path)

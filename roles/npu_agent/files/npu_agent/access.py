@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`npu-agent access`: lets the agent's own pod have the driver's device nodes without being privileged.
+
+Kubelet gives device nodes to a container for a resource that it asks for, and for nothing else. So this small service, which opens no
+device and needs no right, serves the resource `npu.fleet/agent`: one id, and with it the nodes that DCMI asks through. It looks at the
+host's /dev by a mount of its own, and answers with the paths that the host has.
+
+Only for DaemonSet mode; as a systemd service the agent is on the host.
+"""
+
+import asyncio
+import collections
+import os
+import re
+import signal
+from types import SimpleNamespace
+
+from . import health, messages, nodes
+from ._hardware._families import FAMILIES
+from .log import Log
+from .plugin import Plugin
+from .session import Session
+from .watch import Folder
+
+RESOURCE = "npu.fleet/agent"
+ID = "node"
+LOOK_SECONDS = 2.0
+CHIP = re.compile(r"davinci[0-9]+\Z")
+# Beside the chips': the kernel's log, from which the audit takes the lines about a failure; read only.
+KERNEL_LOG = "kmsg"
+
+
+class Access:
+    """The one id in the form of board.Board, as far as a stream and a session ask."""
+
+    def __init__(self):
+        self.resource, self.version, self.payload, self.waiters = RESOURCE, 0, b"", set()
+        self.units = {}
+
+    def publish(self, present):
+        """Say whether the driver's nodes are there. True when that is news."""
+        if self.units and self.units[ID].healthy == present:
+            return False
+        self.units = {ID: SimpleNamespace(healthy=present)}
+        message = messages.ListAndWatchResponse()
+        message.devices.add(ID=ID, health=health.HEALTHY if present else health.UNHEALTHY)
+        self.payload, self.version = message.SerializeToString(deterministic=True), self.version + 1
+        for waiter in self.waiters:
+            waiter.set()
+        return True
+
+    def count(self):
+        """(healthy, all)"""
+        return sum(unit.healthy for unit in self.units.values()), len(self.units)
+
+
+def wanted(dev_root):
+    """[(path on the host, path in the container, permissions)] of what DCMI asks through, as far as it is there: chips and managers.
+
+    On boards with a 310B containers see another manager under the usual name; the agent looks for it under its own one too.
+    """
+    managers = {}
+    for family in FAMILIES.values():
+        for node in family["managers"]:
+            if nodes.is_device(f"{dev_root}/{node['host']}"):
+                managers[node["host"]] = node["host"]
+    try:
+        chips = sorted((name for name in os.listdir(dev_root) if CHIP.match(name)), key=lambda name: int(name[len("davinci"):]))
+    except OSError:
+        chips = []
+    found = [(f"/dev/{name}", f"/dev/{name}", "rw") for name in [*managers, *chips] if not nodes.trouble(f"{dev_root}/{name}")]
+    if found and nodes.is_device(f"{dev_root}/{KERNEL_LOG}"):
+        found.append((f"/dev/{KERNEL_LOG}", f"/dev/{KERNEL_LOG}", "r"))
+    return found
+
+
+class AccessPlugin(Plugin):
+    """Answers Allocate with the nodes of the moment."""
+
+    async def get_preferred(self, request, context):
+        response = messages.PreferredAllocationResponse()
+        for container in request.container_requests:
+            response.container_responses.add(deviceIDs=container.available_deviceIDs[:container.allocation_size])
+        return response
+
+    async def allocate(self, request, context):
+        response, given = messages.AllocateResponse(), wanted(self.settings.dev_root)
+        strange = [name for container in request.container_requests for name in container.devices_ids if name != ID]
+        if strange or not given:
+            from grpc import StatusCode  # noqa: PLC0415
+
+            why = f"{strange[0][:80]} is no id of {RESOURCE}" if strange else (
+                "there is no device node of an NPU driver in /dev of this node: install or load the driver; the DaemonSet makes a new pod")
+            await self.refuse(context, StatusCode.FAILED_PRECONDITION, why)
+        for container in request.container_requests:
+            one = response.container_responses.add()
+            for host, inside, permissions in given if container.devices_ids else ():
+                one.devices.add(host_path=host, container_path=inside, permissions=permissions)
+        self.counters["allocations"] += len(request.container_requests)
+        self.log("access given", nodes=[host for host, _inside, _permissions in given])
+        return response
+
+
+class AccessSession(Session):
+    """As for chips; but there is no pod whose claims have to be known first."""
+
+    plugin_class = AccessPlugin
+
+
+class Nobody:
+    """In the place of holders.Holders: nothing is asked."""
+
+    async def before(self, stamp):
+        """Before a registration."""
+
+    def registered(self, stamp):
+        """After one."""
+
+
+async def run(settings, log):
+    """Serve until a signal."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    board, folder = Access(), Folder(settings.kubelet_dir, log)
+    session = AccessSession(settings, board, folder, log, collections.Counter(), holders=Nobody(), standing_by=lambda _standby: None)
+    board.publish(bool(wanted(settings.dev_root)))
+    folder.look()
+    task = asyncio.ensure_future(session.run())
+    while not stopping.is_set():
+        if board.publish(bool(wanted(settings.dev_root))):
+            log("device nodes of an NPU driver are there" if board.count()[0] else "there is no device node of an NPU driver", nodes=[
+                host for host, _inside, _permissions in wanted(settings.dev_root)])
+        if folder_is_gone(settings.kubelet_dir):
+            log("kubelet's folder was replaced; this container has the old one and ends to get the new one", "error")
+            break
+        try:
+            await asyncio.wait_for(stopping.wait(), LOOK_SECONDS)
+        except asyncio.TimeoutError:
+            continue
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+    folder.close()
+    return 0 if stopping.is_set() else 1
+
+
+def folder_is_gone(path):
+    """Whether a folder has been deleted, or replaced by another one, under a mount of it. A path on the host never shows that."""
+    try:
+        return os.stat(path).st_nlink == 0
+    except OSError:
+        return False
+
+
+def access(settings):
+    """The command."""
+    log = Log(settings.log_level)
+    log("started", what="access", kubelet_dir=settings.kubelet_dir, dev_root=settings.dev_root)
+    return asyncio.run(run(settings, log))

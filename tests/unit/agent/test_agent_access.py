@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`npu-agent access`: the device nodes of the agent's own pod, by kubelet. A real process and the kubelet stand-in."""
+
+import os
+import re
+
+import agent_rig as rigs
+import pytest
+
+RESOURCE = "npu.fleet/agent"
+MANAGERS = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
+
+
+@pytest.fixture
+def access(package):
+    import npu_agent.access
+
+    return npu_agent.access
+
+
+@pytest.fixture
+def served(rig):
+    rig.kubelet()
+    agent = rig.agent(command=("access",))
+    rigs.until(lambda: rig.numbers(RESOURCE) == (1, 1), what="one of the resource at the kubelet")
+    return rig, agent
+
+
+def given(rig, pod, count=1):
+    return rig.ask("allocate", resource=RESOURCE, count=count, pod=pod)
+
+
+def test_the_pod_gets_the_nodes_of_the_driver_and_no_more(served):
+    rig, agent = served
+    (rig.dev / "sda").write_text("")
+    rigs.make_node(rig.dev / "vdavinci100")
+    rigs.make_node(rig.dev / "davinci10")
+    devices = given(rig, "npu-agent")["response"]["devices"]
+    assert [(one["host_path"], one["container_path"], one["permissions"]) for one in devices] == [
+        (path, path, "rw") for path in [*MANAGERS, *(f"/dev/davinci{number}" for number in [*range(8), 10])]]
+    assert agent.stop() == 0
+    assert not [name for name in os.listdir(rig.plugins) if "npu-agent" in name]
+
+
+def test_without_a_driver_nobody_is_admitted(served):
+    rig, _agent = served
+    for node in rig.dev.iterdir():
+        node.unlink()
+    rigs.until(lambda: rig.numbers(RESOURCE) == (0, 1), what="none to give")
+    rigs.make_node(rig.dev / "davinci_manager")
+    rigs.until(lambda: rig.numbers(RESOURCE) == (1, 1), what="one again")
+    assert [one["host_path"] for one in given(rig, "npu-agent")["response"]["devices"]] == ["/dev/davinci_manager"]
+
+
+def test_it_comes_back_after_kubelet(served):
+    rig, agent = served
+    rig.restart_kubelet()
+    rigs.until(lambda: rig.numbers(RESOURCE) == (1, 1), what="registered with the new kubelet")
+    assert agent.process.poll() is None
+
+
+def test_the_kernels_log_is_read_only_and_only_with_a_driver(access, tmp_path):
+    rigs.make_node(tmp_path / "kmsg")
+    assert access.wanted(str(tmp_path)) == []
+    rigs.make_node(tmp_path / "davinci_manager")
+    assert access.wanted(str(tmp_path))[-1] == ("/dev/kmsg", "/dev/kmsg", "r")
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_is_no_node_is_left_out(access, tmp_path, kind):
+    """A link to a disk under the name of a chip must not become a way to the disk."""
+    rigs.make_node(tmp_path / "davinci_manager")
+    if kind == "link":
+        (tmp_path / "davinci0").symlink_to("/dev/null")
+    else:
+        (tmp_path / "davinci0").write_text("")
+    assert [host for host, _inside, _rights in access.wanted(str(tmp_path))] == ["/dev/davinci_manager"]
+
+
+def test_every_manager_of_every_family_is_known(access, package, tmp_path):
+    from npu_agent._hardware._families import FAMILIES
+
+    names = {node["host"] for family in FAMILIES.values() for node in family["managers"]}
+    for name in names:
+        rigs.make_node(tmp_path / name)
+    assert {re.sub("^/dev/", "", host) for host, _inside, _rights in access.wanted(str(tmp_path))} == names
+
+
+def test_an_unknown_id_is_refused_in_words(access):
+    from types import SimpleNamespace
+
+    said = []
+
+    class Context:
+        async def abort(self, code, text):
+            said.append((code.name, text))
+            raise RuntimeError
+
+    import asyncio
+    import collections
+
+    plugin = access.AccessPlugin(access.Access(), SimpleNamespace(dev_root="/nowhere"), lambda *_args, **_fields: None,
+                                 collections.Counter(), None)
+    for ids, text in ((["other"], "other is no id of npu.fleet/agent"), (["node"], "there is no device node of an NPU driver")):
+        request = SimpleNamespace(container_requests=[SimpleNamespace(devices_ids=ids)])
+        with pytest.raises(RuntimeError):
+            asyncio.run(plugin.allocate(request, Context()))
+        assert said[-1][0] == "FAILED_PRECONDITION" and said[-1][1].startswith(text)
