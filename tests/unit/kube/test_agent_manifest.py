@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The DaemonSet's objects: valid for Kubernetes, and with no permission more than is named here with its reason."""
+
+import copy
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_manifest, _agent_pod
+
+IMAGE = {"image": "npu-fleet/npu-agent:1"}
+FULL = {**IMAGE, "profiles": ["server", "310b"], "config": {"cdi_folder": "/etc/cdi"}, "pull_secrets": ["mirror"], "tolerations": ["own/key"]}
+LATEST = kubernetes_validate.latest_version()
+
+
+def validate(objects):
+    for one in objects:
+        kubernetes_validate.validate(one, LATEST, strict=True)
+
+
+def by_name(objects, kind="DaemonSet"):
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def pods(options=IMAGE):
+    return {name: one["spec"]["template"]["spec"] for name, one in by_name(_agent_manifest.manifests(options)).items()}
+
+
+def containers(options=IMAGE):
+    return {one["name"]: one for spec in pods(options).values() for one in spec["containers"]}
+
+
+@pytest.mark.parametrize("options", [IMAGE, FULL, {**IMAGE, "access": "privileged"}, {**IMAGE, "labels": False}, {**IMAGE, "confine": False}])
+def test_valid_by_the_schemas_of_the_newest_kubernetes(options):
+    objects = _agent_manifest.manifests(options)
+    validate(objects)
+    assert yaml.safe_load(yaml.safe_dump(objects)) == objects
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    (("spec", "template", "spec", "containers", 0, "securityContext", "capabilites"), {}),
+    (("spec", "updateStrategy", "rollingUpdate", "maxSurge"), [1]), (("spec", "template", "spec", "volumes", 0, "hostPath", "typ"), "File"),
+])
+def test_the_validation_sees_a_slip(path, value):
+    broken = copy.deepcopy(by_name(_agent_manifest.manifests(IMAGE))["npu-agent"])
+    place = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate([broken])
+
+
+def test_no_pod_shares_more_with_the_host_than_its_folders():
+    for spec in pods(FULL).values():
+        assert not {"hostPID", "hostNetwork", "hostIPC", "hostUsers", "shareProcessNamespace"} & set(spec)
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["priorityClassName"] == "system-node-critical"
+
+
+def test_every_container_is_confined():
+    rights = {}
+    for name, one in containers(FULL).items():
+        context = one["securityContext"]
+        assert context["readOnlyRootFilesystem"] and not context["privileged"] and not context["allowPrivilegeEscalation"]
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"} and context["capabilities"]["drop"] == ["ALL"]
+        assert "memory" in one["resources"]["limits"] and "cpu" in one["resources"]["requests"]
+        rights[name] = context["capabilities"].get("add", [])
+    assert rights == {"access": [], "agent": ["DAC_OVERRIDE", "SYSLOG"], "labels": []}
+
+
+#: Each path of the host that a pod sees, whether it may write there, and why.
+HOST = {
+    ("access", "/var/lib/kubelet/device-plugins"): "rw: its socket for kubelet", ("access", "/dev"): "ro: which nodes there are",
+    ("agent", "/var/lib/kubelet/device-plugins"): "rw: its socket for kubelet", ("agent", "/var/lib/kubelet/pod-resources"): "ro: who has what",
+    ("agent", "/usr/local/Ascend/driver"): "ro: libraries of DCMI", ("agent", "/usr/local/dcmi"): "ro: libdcmi",
+    ("agent", "/etc/ascend-docker-runtime.d"): "ro: the runtime's list", ("agent", "/var/lib/npu-agent"): "rw: names of chips",
+    ("agent", "/sys"): "ro: PCI functions",
+}
+
+
+def test_host_paths_are_those_that_are_named_with_a_reason():
+    seen = {}
+    for spec in pods().values():
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert len(volumes) == len(spec["volumes"])
+        mounted = set()
+        for one in spec["containers"]:
+            for mount in one["volumeMounts"]:
+                mounted.add(mount["name"])
+                source = volumes[mount["name"]].get("hostPath")
+                if source:
+                    assert source["type"] in ("Directory", "DirectoryOrCreate")  # never a socket: it is another one after each start
+                    seen[one["name"], source["path"]] = "ro" if mount.get("readOnly") else "rw"
+        assert mounted == set(volumes)
+    assert seen == {key: reason[:2] for key, reason in HOST.items()}
+
+
+def test_boards_with_a_310b_get_files_as_files():
+    boards = pods(FULL)["npu-agent-310b"]
+    kinds = {volume["hostPath"]["path"]: volume["hostPath"]["type"] for volume in boards["volumes"] if "hostPath" in volume}
+    assert kinds["/etc/hdcBasic.cfg"] == kinds["/var/slogd"] == kinds["/var/dmp_daemon"] == "File" and kinds["/dev/shm"] == "Directory"
+    assert "/usr/lib64" not in kinds and "/usr/local/dcmi" not in kinds  # the host's libc beside the image's ends in SIGBUS
+    assert _agent_pod.profile_of(["310b"]) == "310b" and _agent_pod.profile_of(["a2", "310p"]) == _agent_pod.profile_of([]) == "server"
+
+
+def test_only_the_container_that_writes_labels_has_a_token():
+    spec = pods()["npu-agent"]
+    tokens = {volume["name"] for volume in spec["volumes"] if "projected" in volume}
+    holders = [one["name"] for one in spec["containers"] if any(mount["name"] in tokens for mount in one["volumeMounts"])]
+    assert holders == ["labels"] and len(tokens) == 1
+    assert not any("projected" in volume for volume in pods()["npu-agent-access"]["volumes"])
+
+
+def test_only_the_agent_asks_for_devices():
+    asking = [name for name, one in containers().items() if _agent_pod.RESOURCE in one["resources"]["limits"]]
+    assert asking == ["agent"]
+    forced = containers({**IMAGE, "access": "privileged"})
+    assert set(forced) == {"agent", "labels"} and forced["agent"]["securityContext"]["privileged"] is True
+    assert _agent_pod.RESOURCE not in forced["agent"]["resources"]["limits"]
+
+
+def test_never_two_on_a_node_and_only_where_the_play_said():
+    for name, one in by_name(_agent_manifest.manifests(FULL)).items():
+        assert one["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+        selector = one["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (expression,) = selector["nodeSelectorTerms"][0]["matchExpressions"]
+        modes = {"npu-agent": ["daemonset"], "npu-agent-310b": ["daemonset-310b"], "npu-agent-access": ["daemonset", "daemonset-310b"]}
+        assert expression == {"key": "npu.fleet/agent", "operator": "In", "values": modes[name]}
+
+
+def test_what_keeps_pods_away_from_npu_nodes_does_not_keep_ours():
+    for spec in pods(FULL).values():
+        assert {one["key"] for one in spec["tolerations"]} >= {"npu.fleet/not-ready", "huawei.com/Ascend910", "huawei.com/npu", "own/key"}
+
+
+def test_rights_in_the_cluster():
+    objects = _agent_manifest.manifests(IMAGE)
+    (role,) = by_name(objects, "ClusterRole").values()
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}]
+    (policy,) = by_name(objects, "ValidatingAdmissionPolicy").values()
+    assert "system:serviceaccount:npu-fleet:npu-agent" in policy["spec"]["matchConditions"][0]["expression"]
+    assert not by_name(_agent_manifest.manifests({**IMAGE, "labels": False}), "ClusterRole")
+
+
+def test_a_new_configuration_makes_new_pods_of_the_agent_only():
+    before, after = (by_name(_agent_manifest.manifests({**IMAGE, "config": config})) for config in ({}, {"log_level": "debug"}))
+    assert before["npu-agent"] != after["npu-agent"] and before["npu-agent-access"] == after["npu-agent-access"]
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({}, "needs an image"), ({**IMAGE, "access": "cdi"}, "kubelet does not hand a pod's annotations"),
+    ({**IMAGE, "imagee": 1}, "no option imagee"),
+    ({**IMAGE, "profiles": ["x"]}, "no profile"), ({**IMAGE, "profiles": []}, "no profile"),
+])
+def test_refusals(options, words):
+    with pytest.raises(FleetError) as caught:
+        _agent_manifest.manifests(options)
+    assert words in str(caught.value)
+
+
+def test_the_configuration_is_one_that_the_agent_takes(tmp_path):
+    import sys
+
+    from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
+
+    _agent_archive.write_sources(tmp_path / "package")
+    (tmp_path / "config.yaml").write_text(by_name(_agent_manifest.manifests(IMAGE), "ConfigMap")["npu-agent"]["data"]["config.yaml"])
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-m", "npu_agent", "check", "--config", str(tmp_path / "config.yaml")], check=False,
+                          cwd=tmp_path / "package", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
