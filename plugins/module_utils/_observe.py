@@ -45,7 +45,9 @@ def observe(params):
     if at_work:
         # Nobody may take a node down in the middle of a flash.
         reasons = []
-    seen = ("present", "backend", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query", "notes")
+    seen = (
+        "present", "backend", "family", "families", "product", "chips", "unknown", "virtual_functions", "device_nodes", "query", "notes",
+    )
     npu.update({key: hardware[key] for key in seen})
     npu.update(
         versions=versions(hardware, components),

@@ -8,11 +8,12 @@ import re
 
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, read, under
 
-# Programs by their file names: MindCluster's device plugin and exporter, and the device plugin of HAMi.
+# Programs by their file names: MindCluster's device plugin and exporter, the device plugin of HAMi, and a public one for Rockchip boards.
 PROGRAMS = {
     "device-plugin": "MindCluster device plugin",
     "npu-exporter": "MindCluster exporter",
     "ascend-device-plugin": "HAMi device plugin",
+    "rknpu-device-plugin": "rknpu device plugin",
 }
 _DRIVER_IMAGE = re.compile(r"(?<![a-z])(?:npu|ascend)[^/:@]*driver|driver[^/:@]*(?<![a-z])(?:npu|ascend)", re.IGNORECASE)
 _INTERPRETER = re.compile(r"(?:(?:ba|da|k|z)?sh|busybox|tini|dumb-init|python[0-9.]*)\Z")

@@ -8,23 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import ROCKCHIP
 
 CHOICES = ("auto", "nodes", "cdi")
 CDI_FOLDER = "/etc/cdi"
 
 
 def agent_settings(
-    config: dict[str, Any], engines: list[dict[str, Any]], allocate_by: str = "auto", cdi_folder: str = "",
+    config: dict[str, Any], engines: list[dict[str, Any]], allocate_by: str = "auto", cdi_folder: str = "", backend: str | None = "",
 ) -> dict[str, Any]:
     """Settings for the agent's configuration file: those of the options, and over them the given ones.
 
     ``engines`` are those of npu_info. ``auto`` is ``nodes``: an engine that leaves out CDI devices says nothing and the pod runs without
-    its chips (kubelet, measured), so somebody has to want it. FleetError where an engine is not known to support what is wanted.
+    its chips (kubelet, measured), so somebody has to want it. ``backend`` is what the node's chips are of: where that is not what the agent
+    looks for first it is written down, so that agent and play cannot see different hardware. FleetError where an engine is not known to
+    support what is wanted.
     """
     if allocate_by not in CHOICES:
         raise FleetError(f"npu_device_plugin_allocate_by is {allocate_by!r}; there are {', '.join(CHOICES)}.", "invalid_option",
                          object="npu_device_plugin_allocate_by", observed=allocate_by)
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"backend": ROCKCHIP} if backend == ROCKCHIP else {}
     if cdi_folder:
         settings["cdi_folder"] = cdi_folder
     if allocate_by == "cdi":

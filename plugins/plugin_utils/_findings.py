@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import ROCKCHIP
 from ansible_collections.npu.fleet.plugins.module_utils._packages._options import DEFAULT_USER
 from ansible_collections.npu.fleet.plugins.module_utils._preflight_tools import BUILD_TOOLS, TOOLS
-from ansible_collections.npu.fleet.plugins.plugin_utils import _findings_space
+from ansible_collections.npu.fleet.plugins.plugin_utils import _findings_rockchip, _findings_space
 
 SEVERITIES = ("error", "warning", "note")
 #: Components whose change takes the chips away from whoever uses them.
@@ -78,7 +79,8 @@ def judge(observed, wanted, steps, *, reboots=False):
     if not observed.get("preflight"):
         return []
     host = Host(observed, wanted, steps, reboots=reboots)
-    found = [one for rule in RULES for one in rule(host)]
+    rules = BOARD_RULES if observed.get("backend") == ROCKCHIP else RULES
+    found = [one for rule in rules for one in rule(host)]
     return in_order(accepted(found, wanted.get("accept_findings")))
 
 
@@ -270,4 +272,22 @@ def states(host):
         yield finding("warning", "local_reboot", host.observed["hostname"], message, hint)
 
 
-RULES = (kernel_headers, kernel_waiting, secure_boot, tools, room, users, leftovers, machine, foreign, surroundings, states)
+def hardware_notes(host):
+    """What the detector has to say about the hardware that is no fault."""
+    for text in host.observed.get("notes") or []:
+        yield finding("note", "hardware", host.observed["family"] or "npu", text)
+
+
+def board_chips(host):
+    """What keeps a Rockchip board's NPU from work. None of it is an error: no step mends a kernel, and the gates say what does not work."""
+    for chip in host.observed["chips"]:
+        for problem in _findings_rockchip.of_chip(chip, host.observed["versions"]["driver"]["running"]):
+            yield finding(*problem)
+
+
+#: Of a host for which the vendor has packages: they, their drivers and their tools.
+RULES = (
+    kernel_headers, kernel_waiting, secure_boot, tools, room, users, leftovers, machine, foreign, surroundings, states, hardware_notes,
+)
+#: Of a board whose driver is part of its kernel.
+BOARD_RULES = (foreign, surroundings, hardware_notes, board_chips)

@@ -10,6 +10,7 @@ import os.path
 import urllib.parse
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import layers_of
 from ansible_collections.npu.fleet.plugins.module_utils._packages._fetch import check_url, is_url
 from ansible_collections.npu.fleet.plugins.module_utils._packages._names import file_name
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
@@ -41,6 +42,9 @@ def pins_of(observed, wanted):
     pinned_components(wanted.get("versions") or {})
     lock, release = wanted.get("lock"), wanted.get("release")
     reason = wanted.get("unlisted_reason") or None
+    layers = layers_of(observed.get("family"))
+    if not layers:
+        return Pins({}, problems=_not_for(observed["family"], given, lock, release))
     if not (lock or release):
         return Pins(given, reason=reason)
     if not observed.get("family"):
@@ -56,6 +60,18 @@ def pins_of(observed, wanted):
         if error.code in ("versions_contradict", "lock_missing", "lock_invalid"):
             raise
         return Pins({}, reason=reason, problems=(finding("error", error.code, error.object or "driver", error.message, error.hint or ""),))
+
+
+def _not_for(family, given, lock, release):
+    """What is pinned for the whole fleet and is not for this node, which has another kind of chips."""
+    sources = [name for name, value in (("npu_fleet_lock", lock), ("npu_fleet_release", release), ("npu_fleet_versions", given)) if value]
+    if not sources:
+        return ()
+    message = (
+        f"The NPU of this node is that of {family}: its driver is part of the kernel, and there are no packages for it. "
+        f"{' and '.join(sources)} {'do' if len(sources) > 1 or given else 'does'} not apply here."
+    )
+    return (finding("note", "no_layers", family, message),)
 
 
 def _of_lock(lock, observed, release, given, reason):

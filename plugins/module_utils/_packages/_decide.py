@@ -7,6 +7,7 @@ The controller uses it for the plan; npu_package asks it again right before it a
 """
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import layers_of
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _cann_rules, _names
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare, parse, same
 
@@ -111,6 +112,9 @@ def _bad_wish(component, wish):
 
 
 def _bad_host(observed, component):
+    if component not in layers_of(observed.get("family")):
+        message = "There is no %s for %s: nothing of it is installed by packages." % (component, observed["family"])
+        return "no_layer", message
     if component not in FAMILY_BOUND:
         return None
     families = observed.get("families") or []
