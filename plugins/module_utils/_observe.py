@@ -34,12 +34,12 @@ def versions(hardware, components):
     return answer
 
 
-def observe(params):
-    """Everything about this node. Raises FleetError when its own files cannot be read."""
+def observe(params, ask=True):
+    """Everything about this node; without ``ask`` but for what only its driver knows. Raises FleetError when its own files cannot be read."""
     root = params["root"]
     # First, so that a package that ends while we look is still one that runs: what it leaves may be seen half done.
     at_work = running_packages(under(root, _detached.STATE_DIR))
-    npu, hardware, components = see(params)
+    npu, hardware, components = see(params, ask)
     username = components["driver"]["record"].get("username") or DEFAULT_USER
     reasons = [components[name]["reason"] for name in sorted(components) if components[name]["state"] == "reboot_pending"]
     if at_work:
