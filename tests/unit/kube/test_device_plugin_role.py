@@ -52,6 +52,14 @@ def test_the_class_is_made_once(api, kubeconfig, tmp_path):
     assert methods(api) == ["GET", "POST", "GET", "GET"]  # once a play, or once a wave
 
 
+def test_boards_alone_get_no_class_and_a_server_among_them_does(api, kubeconfig, tmp_path):
+    board, server = ({"npu_preflight_observed": {"backend": backend}} for backend in ("rockchip", "ascend"))
+    done = playbook(tmp_path, [only("main.yml", kubeconfig)], hosts={"n-0": board, "n-1": board})
+    assert done.returncode == 0 and methods(api) == [], done.stdout + done.stderr
+    done = playbook(tmp_path, [only("main.yml", kubeconfig)], hosts={"n-0": board, "n-1": server})
+    assert done.returncode == 0 and methods(api) == ["GET", "POST"], done.stdout + done.stderr
+
+
 @pytest.mark.long
 def test_removal_waits_for_other_nodes(api, kubeconfig, tmp_path):
     api.runtime_classes.create({"metadata": {"name": "ascend", "labels": OURS}, "handler": "ascend"})
