@@ -36,7 +36,9 @@ SUITES = {"bookworm": "3.11", "trixie": "3.13", "sid": "3.14"}
 #: Where a kubelet reaches its engine; docker is what the stand-in says by itself.
 ENDPOINTS = {"docker": None, "containerd": "unix:///run/containerd/containerd.sock"}
 
-sys.path.insert(0, str(REPO / "tests" / "nodes"))
+sys.path[:0] = [str(REPO / "tests" / "nodes"), str(REPO / "tests" / "simulator" / "rockchip")]
+
+import rockchip_board
 
 
 def say(text):
@@ -152,6 +154,18 @@ def up(name, count=1, depot=None, suite="bookworm", engine="docker"):
         nodes("exec", node, "--", "kubelet-ctl", "join", "--server", f"http://{GATEWAY}:{api_port}", "--token", token)
     _write_user_files(lab, names, depot, depot_port, kubeconfig)
     return lab
+
+
+def board(node, *options):
+    """Make this node a board with a Rockchip SoC instead of a server, as `rockchip-board lay` says; again to change it."""
+    if "no" in nodes("exec", node, "--", "sh", "-c", "test -x /usr/local/sbin/rockchip-board || echo no", capture=True):
+        overlay = BUILD / "rockchip-board"
+        shutil.rmtree(overlay, ignore_errors=True)
+        rockchip_board.install(overlay)
+        nodes("docker", "--", "cp", f"{overlay}/.", f"{node}:/")
+        nodes("exec", node, "--", "npu-sim", "set", "chips", "[]")
+        nodes("exec", node, "--", "systemctl", "enable", "--quiet", "rockchip-board")
+    nodes("exec", node, "--", "rockchip-board", "lay", *options)
 
 
 def _use_engine(node, endpoint):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ SOCS = {
 #: SoCs whose device tree calls the NPU by the name of another one.
 COMPATIBLE = {"rk3583": "rk3588", "rk3566": "rk3568"}
 #: Numbers of devices that every kernel has and everybody may open, so that a look by open() finds a living device behind each node.
-DEVICES = {"npu-card": (1, 3), "npu-render": (1, 5), "gpu-card": (1, 7), "gpu-render": (1, 8), "display": (1, 9), "other": (1, 3)}
+DEVICES = {"npu-card": (1, 3), "npu-render": (1, 5), "gpu-card": (1, 7), "gpu-render": (1, 8), "display": (1, 9), "other": (1, 4)}
+DEAD = (511, 1048575)  # no driver has it: opening such a node fails
 
 
 class Link(str):
@@ -48,13 +49,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Board:
-    """What one board is like. `bound` false: the kernel has no driver for its NPU. `gone`: names of device nodes that are missing."""
+    """What one board is like. `bound` false: the kernel has no driver for its NPU. `gone`: names of device nodes that are missing.
+    `broken`: the driver says that it is there, and opening its nodes fails."""
 
     soc: str = "rk3588"
     stack: str = "rknpu-drm"
     driver_version: str = "0.9.8"
     bound: bool = True
     gpu: bool = True
+    broken: bool = False
     debugfs: bool = True
     procfs: bool = False
     load: tuple[int, ...] = ()
@@ -62,7 +65,7 @@ class Board:
     serial: str = "c3d9b8674f4b94f6"
     gone: tuple[str, ...] = ()
     # (name, mode) of nodes that are not 0660
-    modes: tuple[tuple[str, int], ...] = field(default=())
+    modes: tuple[tuple[str, int], ...] = ()
 
     @property
     def cores(self) -> tuple[str, ...]:
@@ -206,7 +209,10 @@ def content(board: Board) -> Tree:
         "sys/class/drm": None,
     }
     tree |= _graphics(board)
-    tree |= _rocket(board) if board.stack == "rocket" else _vendor_npu(board)
+    own = _rocket(board) if board.stack == "rocket" else _vendor_npu(board)
+    if board.broken:
+        own = {path: replace(value, major=DEAD[0], minor=DEAD[1]) if isinstance(value, Node) else value for path, value in own.items()}
+    tree |= own
     for name in board.gone:
         tree.pop(f"dev/{name}")
     for name, mode in board.modes:

@@ -46,6 +46,16 @@ def test_an_unbound_driver_leaves_the_device_alone(soc, stack):
     assert not any("rknpu" in path.rpartition("/")[2] or "accel" in path for path in there)
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_broken_driver_has_nodes_that_nobody_can_open(tmp_path, stack):
+    good, bad = content(Board(stack=stack)), content(Board(stack=stack, broken=True))
+    changed = [path for path in good if good[path] != bad[path]]
+    assert sorted(changed) == sorted(path for path in nodes(Board(stack=stack)) if path not in nodes(Board(stack=stack, bound=False)))
+    root = tree(tmp_path, stack=stack, broken=True)
+    with pytest.raises(OSError, match="No such device"):
+        (root / changed[0]).open()
+
+
 @pytest.mark.parametrize("board, text", [
     (Board(), "NPU load:  Core0:  0%, Core1:  0%, Core2:  0%,\n"),
     (Board(load=(63, 65, 64)), "NPU load:  Core0: 63%, Core1: 65%, Core2: 64%,\n"),
