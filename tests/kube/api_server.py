@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stand-in for the Kubernetes API server, for Nodes, RuntimeClasses and lists of pods. See README.md beside this file."""
+"""Stand-in for the Kubernetes API server, for Nodes, RuntimeClasses, pods and what a DaemonSet needs. See README.md beside this file."""
 
 import argparse
 import base64
@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import kube_cluster
+from kube_cluster import DAEMON_SET, MORE, NAMESPACE, POD, SERVICE_ACCOUNT
 from kube_rules import NODE, RUNTIME_CLASS, ApiError
 from kube_store import PATCHES, Store
 
@@ -24,32 +26,28 @@ VERSION = {"major": "1", "minor": "31", "gitVersion": "v1.31.0+standin", "gitCom
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
 METHOD_VERBS = {"PATCH": "patch", "PUT": "update", "POST": "create", "DELETE": "delete"}
 ALL_VERBS = ("get", "list", "create", "update", "patch", "delete")
-NODE_GROUP = {"name": RUNTIME_CLASS.group, "versions": [{"groupVersion": RUNTIME_CLASS.api_version, "version": RUNTIME_CLASS.version}],
-              "preferredVersion": {"groupVersion": RUNTIME_CLASS.api_version, "version": RUNTIME_CLASS.version}}
-DISCOVERY = {
-    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [NODE_GROUP]},
-    f"/apis/{RUNTIME_CLASS.group}": {"kind": "APIGroup", "apiVersion": "v1", **NODE_GROUP},
-    f"/apis/{RUNTIME_CLASS.api_version}": {"kind": "APIResourceList", "groupVersion": RUNTIME_CLASS.api_version, "resources": [
-        {"name": "runtimeclasses", "singularName": "runtimeclass", "namespaced": False, "kind": "RuntimeClass", "verbs": list(ALL_VERBS)}]},
-    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-        {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "shortNames": ["no"], "verbs": list(ALL_VERBS)},
-        {"name": "nodes/status", "singularName": "", "namespaced": False, "kind": "Node", "verbs": ["get", "patch", "update"]},
-        {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "shortNames": ["po"], "verbs": ["list"]}]},
-}
-PATHS = {("api", "v1", "nodes"): NODE, ("apis", RUNTIME_CLASS.group, RUNTIME_CLASS.version, "runtimeclasses"): RUNTIME_CLASS}
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def place(path):
-    """(kind, name or None, subresource or None) of a path; kind is "pods" for the one list of pods."""
-    parts = tuple(path.strip("/").split("/"))
-    if parts == ("api", "v1", "pods"):
-        return "pods", None, None
-    for prefix, kind in PATHS.items():
-        rest = parts[len(prefix):]
-        if parts[:len(prefix)] == prefix and len(rest) <= 2 and rest[1:] in ((), ("status",) if kind.has_status else ()):
-            return kind, (rest[:1] or (None,))[0], (rest[1:] or (None,))[0]
-    raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
+def discovery():
+    """{path: answer} of what kinds there are, as clients ask before anything else."""
+    found = {"/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}}
+    groups = {}
+    for kind in (NODE, RUNTIME_CLASS, *MORE):
+        place = f"/apis/{kind.group}/{kind.version}" if kind.group else "/api/v1"
+        resources = found.setdefault(place, {"kind": "APIResourceList", "groupVersion": kind.api_version, "resources": []})["resources"]
+        common = {"namespaced": kind.namespaced, "kind": kind.name}
+        resources.append({"name": kind.resource, "singularName": kind.name.lower(), **common, "verbs": list(ALL_VERBS)})
+        if kind.has_status:
+            resources.append({"name": kind.resource + "/status", "singularName": "", **common, "verbs": ["get", "patch", "update"]})
+        if kind.group:
+            version = {"groupVersion": kind.api_version, "version": kind.version}
+            groups[kind.group] = {"name": kind.group, "versions": [version], "preferredVersion": version}
+    found.update({f"/apis/{name}": {"kind": "APIGroup", "apiVersion": "v1", **group} for name, group in groups.items()})
+    return {**found, "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(groups.values())}}
+
+
+DISCOVERY = discovery()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -75,14 +73,18 @@ class Handler(BaseHTTPRequestHandler):
                 return self._send_json(200, VERSION)
             if path in DISCOVERY and self.command == "GET":
                 return self._send_json(200, DISCOVERY[path])
-            kind, name, subresource = place(path)
-            verb = METHOD_VERBS.get(self.command) or ("get" if name else "list")
-            self._may(user, verb, kind, name, subresource)
+            if path == REVIEWS and self.command == "POST":
+                return self._send_json(201, self.server.rights.review(user, self._json(body)))
+            where = kube_cluster.place(path)
+            verb = METHOD_VERBS.get(self.command) or ("get" if where.name else "list")
+            self._may(user, verb, where)
             query = dict(parse_qsl(url.query))
-            if kind == "pods":
-                return self._send_json(200, self._pods(verb, query))
-            code, result = self._do(verb, self.server.stores[kind], (name, subresource), query, body)
-            self.server.after(verb, name)
+            if where.kind is POD and verb == "list":
+                return self._send_json(200, self._pods(where, query))
+            code, result = self._do(verb, where, query, body)
+            self.server.after(verb, where.name)
+            if verb not in ("get", "list"):
+                self.server.reconcile()
             return self._send_json(code, result)
         except ApiError as error:
             return self._send_json(error.code, error.body())
@@ -91,39 +93,42 @@ class Handler(BaseHTTPRequestHandler):
 
     def _user(self, path):
         scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
-        user = self.server.tokens.get(token) if scheme == "Bearer" else None
+        user = self.server.tokens.get(token) if scheme.lower() == "bearer" else None  # the client in a pod writes it small
         if user is None and path not in OPEN_PATHS:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         return user
 
-    def _may(self, user, verb, kind, name, subresource):
-        resource, group = ("pods", "") if kind == "pods" else (kind.resource, kind.group)
-        if verb not in user["verbs"].get(resource, user["verbs"].get("*", ())):
-            whole = f"{resource}.{group}" if group else resource
+    def _may(self, user, verb, where):
+        kind, name = where.kind, where.name
+        asked = f"{kind.resource}/{where.subresource}" if where.subresource else kind.resource
+        if not self.server.rights.may(user, verb, kind.group, asked):
+            whole = f"{kind.resource}.{kind.group}" if kind.group else kind.resource
             what = f'{whole} "{name}" is' if name else f"{whole} is"
-            asked = f"{resource}/status" if subresource else resource
+            scope = f'in the namespace "{where.namespace}"' if where.namespace else "at the cluster scope"
             who = f'User "{user["name"]}" cannot {verb} resource "{asked}"'
-            message = f'{what} forbidden: {who} in API group "{group}" at the cluster scope'
-            details = {"kind": resource, **({"name": name} if name else {}), **({"group": group} if group else {})}
+            message = f'{what} forbidden: {who} in API group "{kind.group}" {scope}'
+            details = {"kind": kind.resource, **({"name": name} if name else {}), **({"group": kind.group} if kind.group else {})}
             raise ApiError(403, "Forbidden", message, details)
 
-    def _pods(self, verb, query):
-        """A page of all pods; like the real server, it goes on where the token of the last page says."""
-        if verb != "list" or query.get("watch"):
-            raise ApiError(405, "MethodNotAllowed", "this stand-in only lists pods")
-        pods, start = self.server.pods, int(query.get("continue") or 0)
+    def _pods(self, where, query):
+        """A page of pods; like the real server, it goes on where the token of the last page says."""
+        if query.get("watch"):
+            raise ApiError(405, "MethodNotAllowed", "this stand-in has no watch")
+        loose = [] if where.namespace or query.get("labelSelector") or query.get("fieldSelector") else self.server.pods
+        pods = loose + self.server.stores[POD].list(query.get("labelSelector", ""), query.get("fieldSelector", ""), where.namespace)
+        start = int(query.get("continue") or 0)
         end = start + (int(query.get("limit") or 0) or len(pods))
         metadata = {"resourceVersion": self.server.store.version()}
         if end < len(pods):
             metadata.update({"continue": str(end), "remainingItemCount": len(pods) - end})
         return {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods[start:end]}
 
-    def _do(self, verb, store, object_, query, body):
-        kind, (name, subresource) = store.kind, object_
+    def _do(self, verb, where, query, body):
+        store, kind, name, subresource = self.server.stores[where.kind], where.kind, where.key, where.subresource
         if query.get("watch") in ("1", "true"):
             raise ApiError(405, "MethodNotAllowed", "this stand-in has no watch")
         if verb == "list":
-            items = store.list(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+            items = store.list(query.get("labelSelector", ""), query.get("fieldSelector", ""), where.namespace)
             return 200, {"kind": kind.name + "List", "apiVersion": kind.api_version, "metadata": {"resourceVersion": store.version()},
                          "items": items}
         if verb == "get":
@@ -131,21 +136,31 @@ class Handler(BaseHTTPRequestHandler):
         if verb == "delete":
             gone = store.delete(name, (self._json(body) if body else {}).get("preconditions"))
             return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-                         "details": {**kind.details(name), "uid": gone["metadata"]["uid"]}}
+                         "details": {**kind.details(where.name), "uid": gone["metadata"]["uid"]}}
         dry_run = query.get("dryRun") == "All"
         content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
         if verb == "patch" and content_type not in PATCHES:
             raise ApiError(415, "UnsupportedMediaType", "the body of the request was in an unknown format - accepted media types include: "
                            + ", ".join(sorted(PATCHES)))
         sent = self._json(body, list if content_type == "application/json-patch+json" else dict)
+        if subresource == "token":
+            return 201, self.server.issue(where, sent)
         if verb == "patch":
             return 200, store.patch(name, content_type, sent, subresource, dry_run)
         if verb == "update":
             code = 200 if store.has(name) else 201
             return code, store.replace(name, sent, subresource, dry_run)
-        if name:
+        if where.name or (kind.namespaced and not where.namespace):
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        return 201, store.create(sent, dry_run)
+        return 201, store.create(self._placed(sent, where), dry_run)
+
+    def _placed(self, sent, where):
+        """A new object in the namespace of its address, which must be there."""
+        if not where.kind.namespaced:
+            return sent
+        if where.namespace not in ("default", "kube-system") and not self.server.stores[NAMESPACE].has(where.namespace):
+            raise NAMESPACE.not_found(where.namespace)
+        return {**sent, "metadata": {**(sent.get("metadata") or {}), "namespace": where.namespace}}
 
     def _json(self, body, form=dict):
         try:
@@ -177,11 +192,13 @@ class ApiServer(ThreadingHTTPServer):
         super().__init__(address, Handler)
         self.store = Store()
         self.runtime_classes = Store(RUNTIME_CLASS, self.store.count)
-        self.stores = {NODE: self.store, RUNTIME_CLASS: self.runtime_classes}
+        self.stores = {NODE: self.store, RUNTIME_CLASS: self.runtime_classes, **{kind: Store(kind, self.store.count) for kind in MORE}}
+        self.rights = kube_cluster.Rights(self.stores)
         self.pods = []
         self.tokens = {}
         self.requests = []
         self.after = lambda verb, name: None
+        self.controller = threading.Lock()
         self._thread = None
         self._ca = None
         if tls_dir is not None:
@@ -203,6 +220,27 @@ class ApiServer(ThreadingHTTPServer):
         token = token or secrets.token_hex(24)
         self.tokens[token] = {"name": name, "verbs": dict(verbs) if isinstance(verbs, dict) else {"*": tuple(verbs)}}
         return token
+
+    def add_account(self, namespace, name, pod=None, node=None):
+        """Return a token of a ServiceAccount, as kubelet has one made for a pod; what it may do, RBAC says."""
+        token = kube_cluster.new_token()
+        self.tokens[token] = kube_cluster.account_user(namespace, name, pod, node)
+        return token
+
+    def issue(self, where, request):
+        """The answer to a TokenRequest."""
+        self.stores[SERVICE_ACCOUNT].get(where.key)
+        bound = (request.get("spec") or {}).get("boundObjectRef") or {}
+        pods = self.stores[POD]
+        pod = pods.get(f"{where.namespace}/{bound['name']}") if bound.get("kind") == "Pod" else None
+        token = self.add_account(where.namespace, where.name, bound.get("name"), pod and pod["spec"].get("nodeName"))
+        return {**request, "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {}, "status": {"token": token}}
+
+    def reconcile(self):
+        """What the controller of DaemonSets does, after each change."""
+        if self.stores[DAEMON_SET].list() or self.stores[POD].list():
+            with self.controller:
+                kube_cluster.reconcile(self.stores)
 
     def add_node(self, name, labels=None, capacity=None):
         """Create a Node as a kubelet does when it joins, without any condition: nobody reports here."""
@@ -262,6 +300,7 @@ def main():
     parser.add_argument("--kubeconfig", required=True, help="file to write for the user 'admin', once the server listens")
     parser.add_argument("--viewer-kubeconfig", help="the same for the user 'viewer', who may only get and list")
     parser.add_argument("--node", action="append", default=[], metavar="NAME", help="a Node that is there from the start; may be repeated")
+    parser.add_argument("--used", metavar="FILE", help="write there, at the end, which rules of RBAC were used and what was refused")
     parser.add_argument("--tls", metavar="DIR", help="speak https with a certificate made in DIR (needs the openssl command)")
     options = parser.parse_args()
     address, _, port = options.listen.rpartition(":")
@@ -278,6 +317,8 @@ def main():
     except KeyboardInterrupt:
         pass
     finally:
+        if options.used:
+            Path(options.used).write_text(json.dumps({"used": sorted(server.rights.used), "refused": sorted(server.rights.refused)}))
         server.server_close()
 
 

@@ -40,6 +40,7 @@ class Kind(NamedTuple):
     has_status: bool
     create_by_put: bool
     blind_put: bool
+    namespaced: bool = False
 
     @property
     def api_version(self):
@@ -71,7 +72,8 @@ class Kind(NamedTuple):
 
     def check(self, new, old=None):
         """Raise what the validation of a new object says, or of one that takes the place of `old`."""
-        causes = _metadata(new.get("metadata") or {}) + (_node(new) if self is NODE else _runtime_class(new, old))
+        more = _node(new) if self is NODE else _runtime_class(new, old) if self is RUNTIME_CLASS else []
+        causes = _metadata(new.get("metadata") or {}, anything=self.group == "rbac.authorization.k8s.io") + more
         if causes:
             raise self.invalid((new.get("metadata") or {}).get("name"), causes)
 
@@ -100,10 +102,11 @@ def _labels(labels, field):
     return causes
 
 
-def _metadata(metadata):
+def _metadata(metadata, anything=False):
+    """anything: names of roles may have colons, for one."""
     causes = []
     name = metadata.get("name") or ""
-    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+    if len(name) > 253 or not (anything or _SUBDOMAIN.fullmatch(name)):
         causes.append(("metadata.name", "Invalid value", f'"{name}": a lowercase RFC 1123 subdomain must consist of {_NAME_RULE}'))
     causes += _labels(metadata.get("labels"), "metadata.labels")
     for key, value in (metadata.get("annotations") or {}).items():

@@ -47,8 +47,17 @@ class Count:
         return str(self.now)
 
 
+def _field(found, path):
+    for key in path.split("."):
+        found = (found or {}).get(key)
+    return "" if found is None else found
+
+
+FIELDS = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "involvedObject.name", "involvedObject.kind")
+
+
 class Store:
-    """All objects of one kind, under one lock."""
+    """All objects of one kind, under one lock. Those of a namespace go by NAMESPACE/NAME."""
 
     def __init__(self, kind=NODE, count=None):
         self.kind = kind
@@ -71,20 +80,26 @@ class Store:
             raise self.kind.not_found(name)
         return self._objects[name]
 
-    def list(self, label_selector="", field_selector=""):
+    def list(self, label_selector="", field_selector="", namespace=None):
         with self._lock:
-            found = [one for _, one in sorted(self._objects.items()) if _matches(one["metadata"].get("labels") or {}, label_selector)]
-            if field_selector:
-                key, _, value = field_selector.partition("=")
-                if key != "metadata.name":
+            found = [one for _, one in sorted(self._objects.items()) if _matches(one["metadata"].get("labels") or {}, label_selector)
+                     and namespace in (None, one["metadata"].get("namespace"))]
+            for term in filter(None, field_selector.split(",")):
+                key, sign, value = term.partition("!=") if "!=" in term else term.partition("=")
+                if key not in FIELDS:
                     raise ApiError(400, "BadRequest", f'field label not supported: "{key}"')
-                found = [one for one in found if one["metadata"]["name"] == value.lstrip("=")]
+                found = [one for one in found if (_field(one, key) == value.lstrip("=")) == (sign == "=")]
             return copy.deepcopy(found)
 
     def create(self, new, dry_run=False):
         name = (new.get("metadata") or {}).get("name")
+        if not name and (new.get("metadata") or {}).get("generateName"):
+            name = new["metadata"]["generateName"] + uuid.uuid4().hex[:5]
+            new = {**new, "metadata": {**new["metadata"], "name": name}}
         if not name:
             raise self.kind.invalid("", [("metadata.name", "Required value", "name or generateName is required")])
+        if self.kind.namespaced:
+            name = f"{new['metadata']['namespace']}/{name}"
         with self._lock:
             if name in self._objects:
                 raise self.kind.exists(name)
@@ -96,6 +111,8 @@ class Store:
         if self.kind.has_status:
             new.setdefault("spec", {})
             new.setdefault("status", {})
+            if self.kind.name == "DaemonSet":
+                new["metadata"]["generation"] = 1
         self.kind.check(new)
         return self._keep(name, new, dry_run)
 
@@ -140,13 +157,15 @@ class Store:
 
     def _change(self, name, old, new, subresource, dry_run):
         metadata = new.get("metadata") or {}
-        if metadata.get("name", name) != name:
+        short = name.rpartition("/")[2]
+        if metadata.get("name", short) != short:
             raise ApiError(400, "BadRequest", f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
         wanted_version = metadata.get("resourceVersion")
         if wanted_version and wanted_version != old["metadata"]["resourceVersion"]:
             raise self.kind.conflict(name)
         # What a client cannot change: each of spec and status is written at its own address only (nodeStrategy, nodeStatusStrategy).
-        fixed = {key: old["metadata"][key] for key in ("name", "uid", "creationTimestamp", "resourceVersion")}
+        fixed = {key: old["metadata"][key] for key in ("name", "namespace", "uid", "creationTimestamp", "resourceVersion", "generation")
+                 if key in old["metadata"]}
         new = {**new, "kind": self.kind.name, "apiVersion": self.kind.api_version, "metadata": {**metadata, **fixed}}
         empty = [("metadata", "labels"), ("metadata", "annotations")]
         if self.kind.has_status:
@@ -159,6 +178,8 @@ class Store:
             if not new[part].get(key):
                 new[part].pop(key, None)
         self.kind.check(new, old)
+        if "generation" in fixed and new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] += 1
         if new == old:
             return copy.deepcopy(old)  # as in etcd: nothing new, no new version
         return self._keep(name, new, dry_run)
