@@ -15,11 +15,11 @@ import os
 import re
 import stat
 
-# cores: of one NPU. npu: what the device tree calls the NPU of this SoC, where that is another SoC's name: the RK3583 is an RK3588 with a
-# core fused off, the RK3566 has the RK3568's NPU. An RK3588S has the NPU of the RK3588, and goes by that name.
+# cores: of one NPU. npu: whose NPU it is to the device tree: the RK3583 is an RK3588 with a core fused off, the RK3566 has the RK3568's. An
+# RK3588S has the NPU of the RK3588, and goes by that name.
 SOCS = {
-    "rk3588": {"cores": 3}, "rk3583": {"cores": 2, "npu": "rk3588"}, "rk3576": {"cores": 2}, "rk3568": {"cores": 1},
-    "rk3566": {"cores": 1, "npu": "rk3568"}, "rk3562": {"cores": 1},
+    "rk3588": {"cores": 3, "npu": "rk3588"}, "rk3583": {"cores": 2, "npu": "rk3588"}, "rk3576": {"cores": 2, "npu": "rk3576"},
+    "rk3568": {"cores": 1, "npu": "rk3568"}, "rk3566": {"cores": 1, "npu": "rk3568"}, "rk3562": {"cores": 1, "npu": "rk3562"},
 }
 DRM, MISC, ROCKET = "rknpu-drm", "rknpu-misc", "rocket"
 COMPATIBLE = re.compile(r"rockchip,(r[kv][0-9]{4})[a-z0-9]*-(rknpu|rknn-core)\Z")
@@ -69,7 +69,7 @@ def with_nodes(one, sysfs_root, dev_root, proc_root):
     if not wanted and (os.path.exists(os.path.join(sysfs_root, "class/misc/rknpu")) or is_device(misc)):
         one["stack"], wanted = MISC, [misc]
     version, trouble = driver_version(sysfs_root, proc_root) if one["driver_bound"] else (None, "")
-    one.update(driver_version=version, cores=SOCS.get(one["soc"], {}).get("cores"))
+    one.update(driver_version=version, cores=SOCS[one["soc"]]["cores"] if one["soc"] in SOCS else None)
     return judged(one, wanted, [trouble] if trouble else [])
 
 
@@ -161,7 +161,7 @@ def board_names(sysfs_root, proc_root):
 def soc_of(tree, names):
     """The SoC: the board's, where its NPU is what the device tree calls this one; else what that says."""
     for name in names:
-        if tree is None or SOCS.get(name, {}).get("npu", name) == tree:
+        if tree is None or (SOCS[name]["npu"] if name in SOCS else name) == tree:
             return name
     return tree or "unknown"
 
@@ -212,17 +212,17 @@ def percent(digits):
 
 def usage(sysfs_root="/sys", proc_root="/proc"):
     """{"load": [percent of each core] or None, "power": True, False or None}. Reading them wakes nothing."""
-    told = {"load": None, "power": None}
+    cores = power = None
     for folder in folders(sysfs_root, proc_root):
         text = read(os.path.join(folder, "load"))
-        if text is not None and told["load"] is None:
+        if text is not None and cores is None:
             try:
-                told["load"] = load(text)
+                cores = load(text)
             except ValueError:
                 pass
-        if told["power"] is None:
-            told["power"] = {"on": True, "off": False}.get((read(os.path.join(folder, "power")) or "").strip())
-    return told
+        if power is None:
+            power = {"on": True, "off": False}.get((read(os.path.join(folder, "power")) or "").strip())
+    return {"load": cores, "power": power}
 
 
 def is_device(path):

@@ -24,5 +24,6 @@ def cdi_settings(tree):
     for name in ("davinci0", "davinci1", "davinci_manager", "hisi_hdc"):
         make_node(tree / name)
     (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
-    return SimpleNamespace(dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
+    return SimpleNamespace(backend="ascend",
+                           dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
                            allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", install_path="/nowhere")

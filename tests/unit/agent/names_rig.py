@@ -8,6 +8,7 @@ import pytest
 def names(package, tmp_path):
     """A function that makes a table of names; each one is an agent that starts anew, after the one before or `beside` it. Its log is in
     `events`."""
+    import npu_agent.backends
     import npu_agent.identity
 
     made = []
@@ -17,7 +18,7 @@ def names(package, tmp_path):
             made[-1].close()
         events = []
         log = lambda event, level="info", **fields: events.append((event, level, fields))  # noqa: E731
-        made.append(npu_agent.identity.Names(str(folder) if folder else "", log, **more))
+        made.append(npu_agent.identity.Names(str(folder) if folder else "", log, backend=npu_agent.backends.by_name("ascend"), **more))
         made[-1].events = events
         return made[-1]
 

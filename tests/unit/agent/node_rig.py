@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-MEMORY = {"poll_seconds": 5.0, "query_timeout": 5.0, "keep_last_state": 30.0, "unhealthy_from": "major", "recovery_seconds": 0.0,
-          "flap_count": 0, "flap_window": 1.0, "flap_hold": 1.0, "degraded_seconds": 60.0,
+MEMORY = {"backend": "ascend", "poll_seconds": 5.0, "query_timeout": 5.0, "keep_last_state": 30.0, "unhealthy_from": "major",
+          "recovery_seconds": 0.0, "flap_count": 0, "flap_window": 1.0, "flap_hold": 1.0, "degraded_seconds": 60.0,
           "degraded_temperature": 85.0, "degraded_memory": 0.0}
 
 

@@ -27,7 +27,7 @@ def settings(tmp_path):
         make_node(tmp_path / name)
     (tmp_path / "driver/lib64").mkdir(parents=True)
     return SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both", allocate_by="nodes", allocate_mounts="auto", cdi_links="family",
-                           install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list")
+                           backend="ascend", install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list")
 
 
 def chips(family="a2", **changes):
@@ -83,17 +83,21 @@ def test_a_board_gets_its_manager_under_the_usual_name(allocate, settings, tmp_p
     ]
 
 
-def test_nodes_in_a_folder_are_given_one_by_one(allocate, settings, tmp_path):
+def test_nodes_in_a_folder_are_given_one_by_one(package, settings, tmp_path):
+    from npu_agent.backends.ascend import manager_nodes
+
     (tmp_path / "ummu").mkdir()
     for name in ("b", "a"):
         make_node(tmp_path / "ummu" / name)
     (tmp_path / "ummu/c").touch()  # no device
-    assert allocate.manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "davinci_manager", "hisi_hdc", "ummu/a", "ummu/b")
+    assert manager_nodes(["a5"], str(tmp_path)) == nodes(tmp_path, "davinci_manager", "hisi_hdc", "ummu/a", "ummu/b")
 
 
-def test_one_node_for_each_name_inside(allocate, settings, tmp_path):
+def test_one_node_for_each_name_inside(package, settings, tmp_path):
+    from npu_agent.backends.ascend import manager_nodes
+
     make_node(tmp_path / "davinci_manager_docker")
-    assert allocate.manager_nodes(["310", "310b"], str(tmp_path))[0] == (f"{tmp_path}/davinci_manager", "/dev/davinci_manager")
+    assert manager_nodes(["310", "310b"], str(tmp_path))[0] == (f"{tmp_path}/davinci_manager", "/dev/davinci_manager")
 
 
 @pytest.mark.parametrize("case", [("auto", False, True), ("auto", True, False), ("always", True, True), ("never", False, False)])

@@ -14,6 +14,14 @@ def claims(package):
     return npu_agent.claims
 
 
+@pytest.fixture
+def ids(package):
+    """The pattern of ids of the backend ascend."""
+    from npu_agent.backends import ascend
+
+    return ascend.ID
+
+
 OTHER = "example.com/npu"
 
 
@@ -24,8 +32,8 @@ OTHER = "example.com/npu"
     ("Ascend310-0", ("Ascend310-0", 0, None, None)), ("GPU-3", None), ("Ascend910", None), ("Ascend910-", None), ("Ascend910-x", None),
     ("Ascend910-0-1-2", None), ("xAscend910-0", None), ("Ascend910-0\n", None), ("Ascend910B3-0", None),
 ])
-def test_ids(claims, unit, found):
-    one = claims.claim(A2, unit, "a/b")
+def test_ids(claims, ids, unit, found):
+    one = claims.claim(A2, unit, "a/b", ids)
     assert (one and (one.name, one.number, one.vdev_id, one.share)) == found
 
 
@@ -69,10 +77,10 @@ HELD = {
 
 
 @pytest.mark.parametrize("case", HELD.values(), ids=HELD)
-def test_what_a_pod_has_in_another_form(claims, case):
+def test_what_a_pod_has_in_another_form(claims, ids, case):
     chips, shares, (resource, unit), barred = case
     entries, made = offers(claims, *chips)
-    made_claims = claims.Claims()
+    made_claims = claims.Claims(ids)
     made_claims.take({(resource, unit): "default/one"}, 0, True)
     bars = made_claims.judge(entries, made, shares, 0)
     assert set(bars) == {(made[place].resource, made[place].chip.id) for place in barred} and made_claims.waiting == bool(barred)
@@ -105,12 +113,12 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("case", GIVEN.values(), ids=GIVEN)
-def test_what_an_id_was_given_out_as(claims, case):
+def test_what_an_id_was_given_out_as(claims, ids, case):
     given, chips, shares, held, before, after = case
     entries, made = offers(claims, *chips)
     for entry, value in zip(entries, given, strict=True):
         entry.given = value
-    one = claims.Claims()
+    one = claims.Claims(ids)
 
     def barred(now):
         bars = one.judge(entries, made, shares, now)
@@ -128,10 +136,10 @@ def test_what_an_id_was_given_out_as(claims, case):
     assert all(offer.identity.given == claims.given_as(offer, shares) for offer in made)
 
 
-def test_reasons(claims):
+def test_reasons(claims, ids):
     entries, made = offers(claims, (0, 1), (1, 0), (2, 2))
     entries[0].given, entries[1].given = (0, WHOLE), (1, WHOLE)
-    one = claims.Claims()
+    one = claims.Claims(ids)
     one.take({(P310, "Ascend310P-0"): "ns/training-7"}, 0, False)
     reasons = [one.judge(entries, made, 1, 0).get((P310, f"Ascend310P-{number}"), "") for number in range(3)]
     restart = "but kubelet gives a container that it restarts the old node"
@@ -148,19 +156,19 @@ def test_reasons(claims):
     assert f"it was offered as {SHARED} before, and is {WHOLE} now" in one.judge(entries, made, 1, 0)[P310, "Ascend310P-2"]
 
 
-def test_a_kubelet_without_pod_resources_ends_the_wait_by_time(claims):
+def test_a_kubelet_without_pod_resources_ends_the_wait_by_time(claims, ids):
     entries, made = offers(claims, (0, 0))
     entries[0].given = (5, WHOLE)
-    one = claims.Claims()
+    one = claims.Claims(ids)
     for asked, sure, barred in ((0, False, True), (60, True, False)):
         one.judge(entries, made, 1, 0)
         one.take(None, asked, sure)
         assert bool(one.judge(entries, made, 1, asked)) == barred
 
 
-def test_what_nobody_could_get_was_not_given_out(claims):
+def test_what_nobody_could_get_was_not_given_out(claims, ids):
     entries, made = offers(claims, (0, 0))
-    one = claims.Claims()
+    one = claims.Claims(ids)
     for number in range(3):
         made[0] = made[0]._replace(chip=made[0].chip._replace(phy_id=number, healthy=False))
         assert one.judge(entries, made, 1, 0) == {} and entries[0].given is None

@@ -42,10 +42,11 @@ class Looker:
 
 @pytest.fixture
 def eyes(package, tmp_path, monkeypatch):
+    import npu_agent.backends.ascend
     import npu_agent.config
     import npu_agent.eyes
 
-    monkeypatch.setattr(npu_agent.eyes, "Looker", Looker)
+    monkeypatch.setattr(npu_agent.backends.ascend.BACKEND, "looker", Looker, raising=False)
     monkeypatch.setattr(npu_agent.eyes, "FAILED_SECONDS", 0.05)
     values = {"probe": "", "probe_period": 60.0, "probe_timeout": 5.0, "poll_seconds": 0.05, "cdi_folder": "", "dev_root": str(tmp_path)}
     logged, defaults = [], {key: default for key, (default, *_rest) in npu_agent.config.SETTINGS.items()}

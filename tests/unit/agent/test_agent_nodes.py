@@ -66,7 +66,7 @@ def test_the_manager_is_needed_and_nothing_else(agent, dev, family):
 
 @pytest.fixture
 def settings(dev):
-    return SimpleNamespace(dev_root=str(dev), allocate_mode="both", allocate_by="nodes", allocate_mounts="never")
+    return SimpleNamespace(backend="ascend", dev_root=str(dev), allocate_mode="both", allocate_by="nodes", allocate_mounts="never")
 
 
 @pytest.mark.parametrize("mode", ["both", "env", "devices"])

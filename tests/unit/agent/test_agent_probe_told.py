@@ -36,10 +36,11 @@ def sight():
 
 
 def test_a_new_answer_is_told_without_another_look(package, tmp_path, monkeypatch):
+    import npu_agent.backends.ascend
     import npu_agent.config
     import npu_agent.eyes
 
-    monkeypatch.setattr(npu_agent.eyes, "Looker", Looker)
+    monkeypatch.setattr(npu_agent.backends.ascend.BACKEND, "looker", Looker, raising=False)
     values = {"probe": str(tmp_path / "probe"), "probe_period": 3600.0, "probe_timeout": 5.0, "poll_seconds": 3600.0, "cdi_folder": "",
               "dev_root": str(tmp_path)}
     logged, defaults = [], {key: default for key, (default, *_rest) in npu_agent.config.SETTINGS.items()}

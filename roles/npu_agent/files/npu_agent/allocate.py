@@ -1,34 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a container gets with its chips. Obeys exactly the ids that kubelet sends and keeps nothing.
-
-`allocate_mode`
-  devices  device nodes: works with every runtime.
-  env      ASCEND_VISIBLE_DEVICES only: needs the vendor's container runtime, which adds nodes and libraries itself.
-  both     the default. Through the nodes nothing depends on which runtime a container has, and an update of the container (CPU manager,
-           `systemctl daemon-reload`) keeps them; where the vendor's runtime is in use, the variable has it mount the driver's libraries.
-
-Where that runtime is not installed, the driver's files are mounted by this answer (mounts.py, `allocate_mounts`).
-
-`allocate_by: cdi` has no use for this: the container gets the chips by their CDI names, and cdi.py says what comes with them.
+"""What a container gets with its chips. Obeys exactly the ids that kubelet sends and keeps nothing; what comes with a chip, its backend
+says.
 
 Kubelet has chosen the ids, by a list that may be some milliseconds older than ours; so a chip that is out of service is given all the
 same (the container finds out, and kubelet has been told). One that is gone is not: its number may be another chip's by now.
 """
 
-import json
-import os
+import re
 
-from . import cdi, claims, mounts, nodes
-from ._hardware._families import FAMILIES
+from . import backends, claims
+from .backends.base import Refused
 
-VARIABLE = "ASCEND_VISIBLE_DEVICES"  # never "all" (vendor runtime)
-OPTIONS = ("ASCEND_RUNTIME_OPTIONS", "VIRTUAL")
-ALLOW_LINK = ("ASCEND_ALLOW_LINK", "True")  # the driver's files of the boards with a 310B are symbolic links
 MANY = 16
-
-
-class Refused(Exception):
-    """Kubelet shows this text on the pod and does not try again, so it says what an operator must know."""
+PCI = re.compile(r"[0-9a-fA-F]{4,8}:")
 
 
 def answer(ids, board, settings):
@@ -36,44 +20,38 @@ def answer(ids, board, settings):
 
     ids: kubelet's, as in board.units; two shares of a chip are that chip. Without ids it is empty.
     """
-    chips = chosen(ids, board)
-    given: dict = {"envs": {}, "devices": [], "mounts": [], "cdi": []}
-    if not chips:
-        return given
-    families = sorted({chip.family for chip in chips})
-    devices = own_nodes(chips, families, settings)
-    if settings.allocate_by == "cdi":
-        described(chips, settings)
-        given["cdi"] = [cdi.qualified(cdi.name_of(chip)) for chip in chips]
-        return given
-    if settings.allocate_mode != "devices":
-        given["envs"] = variables(chips, families)
-    if settings.allocate_mode != "env":
-        given["devices"] = devices + manager_nodes(families, settings.dev_root)
-    given["mounts"] = mounts.for_container(settings, families)
-    return given
+    backend = backends.of(settings)
+    chips = chosen(ids, board, backend.ids(settings))
+    return backend.give(chips, settings) if chips else {"envs": {}, "devices": [], "mounts": [], "cdi": []}
 
 
-def chosen(ids, board):
-    """The chips of these ids, once each, by their numbers."""
+def chosen(ids, board, pattern):
+    """The chips of these ids, once each, in the order of their names."""
     found = {}
     for name in ids:
         chip = board.units.get(name)
         if chip is None:
-            raise Refused(unknown(name[:80], board))
+            raise Refused(unknown(name[:80], board, pattern))
         if chip.gone:
-            raise Refused(f"{chip.id} (PCI {chip.pci_address}) is gone from this node: {chip.reason}; kubelet was told so, a new pod gets "
+            raise Refused(f"{chip.id}{place(chip)} is gone from this node: {chip.reason}; kubelet was told so, a new pod gets "
                           "another chip; see `npu-agent discover` and `dmesg` there")
         if chip.barred:
-            raise Refused(f"{chip.id} (PCI {chip.pci_address}) is given to nobody now: {chip.barred}; kubelet was told so, a new pod gets "
+            raise Refused(f"{chip.id}{place(chip)} is given to nobody now: {chip.barred}; kubelet was told so, a new pod gets "
                           "another chip")
         found[chip.id] = chip
-    return sorted(found.values(), key=number)
+    return sorted(found.values(), key=lambda chip: (len(chip.id), chip.id))
 
 
-def unknown(name, board):
+def place(chip):
+    """Where it sits, for a text."""
+    if not chip.pci_address:
+        return ""
+    return f" ({'PCI ' if PCI.match(chip.pci_address) else ''}{chip.pci_address})"
+
+
+def unknown(name, board, pattern):
     """Kubelet asks for what the newest list does not have: it had an older one."""
-    asked = claims.claim(board.resource, name)
+    asked = claims.claim(board.resource, name, "", pattern)
     forms = board.forms.get(asked.name, ()) if asked else ()
     if forms:
         return (f"{name} is no id of {board.resource} any more: its chip is {listed(forms)} now; kubelet's list was older than that "
@@ -85,79 +63,3 @@ def unknown(name, board):
 def listed(names):
     """For a text that must stay short."""
     return ", ".join(names) if 0 < len(names) <= MANY else f"{len(names)} others"
-
-
-def number(chip):
-    """N of its node on the host."""
-    return chip.phy_id if chip.slice is None else chip.slice.vdev_id
-
-
-def visible(chip):
-    """What ASCEND_VISIBLE_DEVICES has for it: the physical id, of a slice its own; but of the family 950 the runtime wants logic ids."""
-    if chip.family == "a5" and chip.logic_id is None:
-        raise Refused(f"the driver does not tell the logic id of {chip.id} (PCI {chip.pci_address}), by which the vendor's runtime knows "
-                      "it; a new pod gets another chip; with `allocate_mode: devices` it is not needed")
-    return chip.logic_id if chip.family == "a5" else number(chip)
-
-
-def variables(chips, families):
-    envs = {VARIABLE: ",".join(str(shown) for shown in sorted(visible(chip) for chip in chips))}
-    if chips[0].slice is not None:  # a resource has slices only, or none
-        envs.update([OPTIONS])
-    if "310b" in families:
-        envs.update([ALLOW_LINK])
-    return envs
-
-
-def own_nodes(chips, families, settings):
-    """[(host path, container path)]. A slice's node has the name of a chip's inside."""
-    found = {}
-    for chip in chips:
-        node = f"{settings.dev_root}/{'davinci' if chip.slice is None else 'vdavinci'}{number(chip)}"
-        if not os.path.lexists(node):
-            raise Refused(f"{node} of {chip.id} (PCI {chip.pci_address}) does not exist on this node: the NPU driver is not loaded "
-                          "or lost the chip; see `npu-agent discover` and `dmesg` there")
-        found[node] = f"/dev/davinci{number(chip)}"
-    why = [nodes.trouble(node) for node in found] + list(nodes.same_device(found).values())
-    why = [text for text in why + [nodes.manager_trouble(family, settings.dev_root) for family in families] if text]
-    if why:
-        raise Refused(f"{why[0]}; see `npu-agent discover` on this node")
-    return list(found.items())
-
-
-def described(chips, settings):
-    """An engine that does not find a CDI name says only that; so look first. What stands in the file was judged when it was written."""
-    path = os.path.join(settings.cdi_folder, cdi.FILE)
-    try:
-        with open(path, encoding="utf-8") as stream:
-            names = {device["name"] for device in json.load(stream)["devices"]}
-    except FileNotFoundError:
-        raise Refused(f"there is no {path} on this node, and chips are given by it (`allocate_by: cdi`); see `npu-agent cdi --check` "
-                      "there") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{path} on this node cannot be used, and chips are given by it (`allocate_by: cdi`): {error}; see `npu-agent cdi "
-                      "--check` there") from None
-    for chip in chips:
-        if cdi.name_of(chip) not in names:
-            raise Refused(f"{path} on this node does not name {chip.id} (PCI {chip.pci_address}) as {cdi.name_of(chip)!r}, and chips are "
-                          "given by it (`allocate_by: cdi`); a new pod gets another chip; see `npu-agent cdi --check` there")
-
-
-def manager_nodes(families, dev_root):
-    """[(host path, container path)] of the nodes that chips of these families share. Only what exists and is a device: any other path would
-    keep the container from starting for ever."""
-    found = {}  # {container path: host path}: of two families the first one's
-    for family in families:
-        for node in FAMILIES[family]["managers"]:
-            found.setdefault(f"/dev/{node['container']}", f"{dev_root}/{node['host']}")
-        for folder in FAMILIES[family].get("folders", ()):
-            for name in names_in(f"{dev_root}/{folder}"):
-                found.setdefault(f"/dev/{folder}/{name}", f"{dev_root}/{folder}/{name}")
-    return [(host, inside) for inside, host in found.items() if nodes.is_device(host)]
-
-
-def names_in(folder):
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

@@ -7,7 +7,7 @@ import stat
 from typing import Optional
 
 from . import cdi, files, mounts, nodes
-from .allocate import manager_nodes
+from .backends.ascend import manager_nodes
 from .log import Once
 
 DEFAULT_FOLDER = "/etc/cdi"

@@ -10,10 +10,7 @@ So what an id was given out as last is remembered with its name (Identity.given)
 until kubelet has told that no pod has the id (PodResources). An answer that came too early proves nothing: see SURE_SECONDS, GIVEN_SECONDS.
 """
 
-import re
 from collections import namedtuple
-
-from ._hardware._families import FAMILIES
 
 # From the first registration with a kubelet: when it has just started, it does not know its pods yet, and tells of none; those that a
 # reboot has ended are admitted again in this time, with the answers it has kept, unless their chips are unhealthy.
@@ -21,18 +18,15 @@ SURE_SECONDS = 60.0
 # From a change until the question: what was allocated just before is told 40 ms later (measured).
 GIVEN_SECONDS = 1.0
 
-PREFIXES = sorted({str(family["device_prefix"])[:-1] for family in FAMILIES.values()}, key=len, reverse=True)
-ID = re.compile(rf"((?:{'|'.join(PREFIXES)})-)(?:[0-9]+c[0-9a-z.]*-([0-9]+)-)?([0-9]+)(?:-([0-9]+))?")
-
 # One id that a pod has. name: of the chip, as identity.py has it; number: that in the name; vdev_id, share: None where it has none.
 Claim = namedtuple("Claim", "resource id pod name number vdev_id share")
 # One form in which a chip is offered. base: the resource of the whole chip.
 Offer = namedtuple("Offer", "identity resource base chip")
 
 
-def claim(resource, unit, pod=""):
-    """The Claim of an id; None for one that is none of ours."""
-    match = ID.fullmatch(unit)
+def claim(resource, unit, pod, pattern):
+    """The Claim of an id; None for one that is none of ours. pattern: of the backend's ids."""
+    match = pattern.fullmatch(unit)
     if match is None:
         return None
     prefix, vdev_id, number, share = match.groups()
@@ -46,8 +40,10 @@ def form_of(offer, shares):
 
 
 def given_as(offer, shares):
-    """(physical id, form), see Identity.given. Slices have nodes of their own, so that the chip's number plays no part (-1)."""
-    return -1 if offer.chip.slice is not None else offer.chip.phy_id, form_of(offer, shares)
+    """(physical id, form), see Identity.given. Where the chip's number plays no part it is -1: slices have nodes of their own, and a
+    chip may have no number."""
+    number = None if offer.chip.slice is not None else offer.chip.phy_id
+    return -1 if number is None else number, form_of(offer, shares)
 
 
 def renumbered(before, now):
@@ -57,7 +53,8 @@ def renumbered(before, now):
 class Claims:
     """`waiting`: something is barred until kubelet tells more."""
 
-    def __init__(self):
+    def __init__(self, pattern):
+        self.pattern = pattern  # of the backend's ids
         self.claims: list = []
         self.asked, self.sure = float("-inf"), False
         self.since: dict = {}  # {identity key: when what it was given out as was seen to be outdated}
@@ -66,7 +63,7 @@ class Claims:
     def take(self, held, asked, sure):
         """held: {(resource, id): "namespace/pod"}; None: there is nobody to ask, on a kubelet without PodResources. asked: when that was
         asked. sure: something has been registered with this kubelet for SURE_SECONDS."""
-        found = [claim(resource, unit, pod) for (resource, unit), pod in sorted((held or {}).items())]
+        found = [claim(resource, unit, pod, self.pattern) for (resource, unit), pod in sorted((held or {}).items())]
         self.claims = [one for one in found if one is not None]
         self.asked, self.sure = asked, sure
 

@@ -7,10 +7,9 @@ import json
 import os
 import sys
 
-from . import __version__, captives, cdi_file, config, reload
+from . import __version__, backends, captives, config, reload
 from .eyes import Eyes
 from .log import Log
-from .look import Looker
 
 
 def parser():
@@ -34,7 +33,7 @@ def parser():
             act.add_argument("--check", action="store_true", help="compare the file; ends with 1 where it says something else")
             act.add_argument("--remove", action="store_true", help="remove the file, if npu-agent wrote it")
             command.add_argument("--folder", metavar="FOLDER", type=folder,
-                                 help=f"instead of `cdi_folder` of the configuration (default {cdi_file.DEFAULT_FOLDER})")
+                                 help="instead of `cdi_folder` of the configuration (default /etc/cdi)")
         if name == "check":
             command.add_argument("--settings", action="store_true", help="list all settings with their defaults")
     return top
@@ -75,6 +74,7 @@ def serve(settings, levels, source):
     gc.disable()  # the service switches it on once everything is loaded
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers have no place in a process that starts a child
     log = Log(settings.log_level)
+    log("backend", backend=settings.backend, cause=source.why)
     eyes = Eyes(settings, log)
     eyes.start()
     # asyncio does without it on Pythons that were built so, and nothing here speaks TLS: 4.5 MB of memory.
@@ -100,13 +100,17 @@ def check(settings, levels, list_settings):
 
 def cdi(settings, options):
     """Ends with 0 when all is right, 1 when the file is not (or the chips could not all be seen: then nothing is written)."""
+    from . import cdi_file  # noqa: PLC0415  serve has it where the backend needs it
+
     target = options.folder or settings.cdi_folder or cdi_file.DEFAULT_FOLDER
     path = cdi_file.path_in(target)
     try:
         if options.remove:
             print(f"{path} removed" if cdi_file.remove(target) else f"there is no {path}")
             return 0
-        looker = Looker(settings)
+        if not backends.of(settings).cdi:
+            raise cdi_file.Trouble(f"the backend {settings.backend} has no CDI specification")
+        looker = backends.of(settings).looker(settings)
         try:
             sight = looker.look()
         finally:

@@ -133,8 +133,28 @@ def address(value):
     return host.strip("[]") if colon else "127.0.0.1", int(port)
 
 
+def declared(kind):
+    """A list in YAML, or as JSON from the environment; backends/declared.py has its rules."""
+
+    def check(value):
+        if value in ("", None) or value == []:
+            return []
+        from .backends import declared as rules  # noqa: PLC0415  most configurations have none
+
+        return getattr(rules, kind)(value)
+
+    return check
+
+
 # key: (default, check, what it is)
 SETTINGS = {
+    "backend": (
+        "auto", one_of("auto", "ascend", "rockchip", "paths", "remote"),
+        "kind of devices; auto: rockchip where there is a Rockchip NPU and no Ascend one, else ascend",
+    ),
+    "devices": ([], declared("devices"), "of the backend paths: resources and the device nodes that are theirs, see docs/backends.md"),
+    "endpoints": ([], declared("endpoints"), "of the backend remote: resources and the network addresses that are theirs"),
+    "rockchip_extra": ([], declared("extra"), "further device nodes for each container with a Rockchip NPU, where they exist: /dev/rga"),
     "kubelet_dir": ("/var/lib/kubelet/device-plugins", folder_for_sockets, "kubelet's folder for device plugins (kubelet has it fixed)"),
     "sysfs_root": ("/sys", path, "where sysfs is mounted"),
     "dev_root": ("/dev", path, "where the device nodes are"),
@@ -191,6 +211,14 @@ SETTINGS = {
 
 # What settings have to do with each other: (broken, the key to mend, words).
 CROSS_RULES = (
+    (lambda s: s.devices and s.backend != "paths", "devices", "so `backend: paths` must be set"),
+    (lambda s: s.endpoints and s.backend != "remote", "endpoints", "so `backend: remote` must be set"),
+    (lambda s: s.backend == "paths" and not s.devices, "backend", "so `devices` must name at least one resource"),
+    (lambda s: s.backend == "remote" and not s.endpoints, "backend", "so `endpoints` must name at least one"),
+    (lambda s: s.resource_name and s.backend in ("paths", "remote"), "resource_name",
+     "but with this backend each entry has its own `resource`: leave it out"),
+    (lambda s: s.allocate_by == "cdi" and s.backend not in ("auto", "ascend"), "allocate_by",
+     "but only the backend ascend has a CDI specification: leave it out"),
     (lambda s: s.allocate_by == "cdi" and not s.cdi_folder, "allocate_by",
      "so cdi_folder must be set, to a folder that the engine reads: /etc/cdi"),
     (lambda s: s.allocate_by == "cdi" and s.allocate_mounts == "always", "allocate_mounts",
@@ -199,7 +227,7 @@ CROSS_RULES = (
     (lambda s: s.probe and s.probe_timeout > s.probe_period, "probe_timeout", "which is more than probe_period"),
 )
 # A line of key and JSON scalar that means the same in YAML.
-PLAIN = re.compile(r'([a-z_]+): ("[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|true|false|null) *')
+PLAIN = re.compile(r'([a-z_]+): (\[\]|"[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|true|false|null) *')
 
 
 def chosen_file(file=None, environ=None):
@@ -230,10 +258,12 @@ def load(file=None, environ=None, lost=False):
         try:
             values[key] = check(value)
         except ValueError as error:
-            faults.append(f"{place}: {key} is {value!r}; allowed: {error}")
+            # A list may have secrets in it, and its rules say themselves which entry they are about.
+            faults.append(f"{place}: {key}: {error}" if isinstance(default, list) else f"{place}: {key} is {value!r}; allowed: {error}")
     for rule, key, words in CROSS_RULES:
         if not faults and rule(SimpleNamespace(**values)):
-            faults.append(f"{given.get(key, (None, 'default'))[1]}: {key} is {values[key]!r}, {words}")
+            said = "set" if isinstance(values[key], list) else repr(values[key])
+            faults.append(f"{given.get(key, (None, 'default'))[1]}: {key} is {said}, {words}")
     if faults:
         raise ConfigError(faults)
     return SimpleNamespace(**values)

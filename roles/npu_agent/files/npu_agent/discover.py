@@ -4,26 +4,19 @@
 import json
 import time
 
-from . import mounts
-from .look import Looker
+from . import backends
 from .node import Node
-
-# What is told of a chip where it is not known: key of its record, words.
-FACTS = (
-    ("name", "name"), ("pci_address", "PCI address"), ("numa_node", "NUMA node"), ("serial", "serial number"), ("vdie", "die id"),
-    ("aicore_count", "AI cores"), ("driver_bound", "driver"), ("health_code", "health"), ("error_codes", "fault codes"),
-    ("slices", "slices (vNPUs)"), ("telemetry", "temperature and ECC"),
-)
 
 
 def look(settings, levels):
     """(Sight, Node) of now. Some of what the driver tells comes with the second look."""
-    looker = Looker(settings)
+    backend = backends.of(settings)
+    looker = backend.looker(settings)
     node = Node(settings, lambda *_words, **_fields: None, lambda _units: b"", levels, read_only=True)
     try:
         for _unused in range(2):
             sight = looker.look()
-            lacking = mounts.problems(settings, {chip["family"] for chip in sight.chips})
+            lacking = backend.lacking(settings, {chip["family"] for chip in sight.chips})
             sight = sight._replace(problems=[*sight.problems, *lacking])
             node.update(sight, time.monotonic())
     finally:
@@ -32,9 +25,9 @@ def look(settings, levels):
 
 
 def report(sight, node):
-    """{"present", "complete", "families", "resources": {name: {"healthy", "total"}}, "chips": [...], "problems"}.
+    """{"backend", "present", "complete", "families", "resources": {name: {"healthy", "total"}}, "problems", "chips": [...]}.
 
-    Each chip has the keys of look.py's record and "offered": {"id", "resource", "healthy", "reason", "rank", "degraded"} for each form in
+    Each chip has the keys of its record (look.py), "offered": {"id", "resource", "healthy", "reason", "rank", "degraded"} for each form in
     which kubelet would hear of it, and "unknown": words for what nobody knows.
     """
     chips = []
@@ -42,26 +35,33 @@ def report(sight, node):
         offered = [
             {"id": chip.id, "resource": resource, "healthy": chip.healthy, "reason": chip.reason, "rank": chip.rank,
              "degraded": list(chip.degraded)}
-            for resource, board in node.boards.items() for chip in board.chips.values() if chip.phy_id == seen.record["phy_id"]
+            for resource, board in node.boards.items() for chip in board.chips.values() if of_chip(chip, name, seen.record)
         ]
-        unknown = [words for key, words in FACTS if seen.record.get(key) is None]
+        unknown = [words for key, words in node.backend.facts if seen.record.get(key) is None]
         chips.append({"id": name, **seen.record, "offered": offered, "unknown": unknown})
     resources = {name: dict(zip(("healthy", "total"), board.count())) for name, board in node.boards.items()}
     return {
-        "present": sight.present, "complete": sight.complete, "families": sorted({chip["family"] for chip in chips}),
-        "resources": resources, "chips": sorted(chips, key=lambda chip: chip["phy_id"]), "problems": node.problems,
+        "backend": node.backend.name, "present": sight.present, "complete": sight.complete,
+        "families": sorted({chip["family"] for chip in chips}), "resources": resources, "problems": node.problems,
+        "chips": sorted(chips, key=lambda chip: (chip["phy_id"] or 0, len(chip["id"]), chip["id"])),
     }
+
+
+def of_chip(chip, name, record):
+    """Whether this is a form of the chip with this name and record."""
+    return chip.id == name or (record["phy_id"] is not None and chip.phy_id == record["phy_id"])
 
 
 def lines(found):
     """The same as text, a list of lines."""
     if not found["present"]:
-        return ["no NPU on this node"]
+        return [f"no NPU on this node (backend {found['backend']})"]
     told = [f"{len(found['chips'])} chips, {' and '.join(found['families']) or 'of an unknown family'}"]
     told += [f"  {name}: {count['healthy']} of {count['total']} healthy" for name, count in found["resources"].items()]
     for chip in found["chips"]:
         numa = "-" if chip["numa_node"] is None else chip["numa_node"]
-        told.append(f"  {chip['phy_id']:>3}  {chip['pci_address'] or '-':14}  numa {numa}  {chip['name'] or chip['family']}")
+        number = chip["id"] if chip["phy_id"] is None else f"{chip['phy_id']:>3}"
+        told.append(f"  {number}  {chip['pci_address'] or chip['device_node'] or '-':14}  numa {numa}  {chip['name'] or chip['family']}")
         for form in chip["offered"]:
             words = "healthy" if form["healthy"] else "unhealthy"
             notes = "; ".join([form["reason"], *form["degraded"]] if form["reason"] else form["degraded"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The thread that waits for the driver, so that a query that hangs holds up nothing else. Imports no gRPC: it runs while that loads.
 
-It also keeps the CDI specification, before it tells of a chip: a container may be wanted a moment later. What the operator's own program
-says of the chips is added to what is told.
+What the backend keeps on this node, such as a CDI specification, it keeps before it tells of a chip: a container may be wanted a moment
+later. What the operator's own program says of the chips is added to what is told.
 """
 
 import os
@@ -12,10 +12,9 @@ import time
 import traceback
 from typing import Any
 
-from . import captives
-from .cdi_file import Keeper
+from . import backends, captives
+from .backends.base import Sight
 from .log import Once
-from .look import Looker, Sight
 from .probe import Prober
 from .signals import Bell, Signals, Watch
 
@@ -36,7 +35,8 @@ class Eyes(threading.Thread):
     def __init__(self, settings, log):
         super().__init__(name="look", daemon=True)
         self.settings, self.log = settings, log
-        self.keeper = Keeper(settings, log)
+        self.backend = backends.of(settings)
+        self.keeper = self.backend.keeper(settings, log)
         self.inbox = queue.SimpleQueue()
         self.notify = None
         self.over = threading.Event()
@@ -58,8 +58,11 @@ class Eyes(threading.Thread):
             try:
                 self.beat = time.monotonic()
                 if self.looker is None:
-                    self.signals = self.signals or Signals(self.watch, self.settings.dev_root, self.log)
-                    self.looker = Looker(self.settings, self.watch, signals=self.signals, tell=self.tell, meanwhile=self.check)
+                    places, uevents = self.backend.places(self.settings), self.backend.uevents
+                    self.signals = self.signals or Signals(
+                        self.watch, self.settings.dev_root, self.log, places=places, uevents=uevents)
+                    self.looker = self.backend.looker(
+                        self.settings, self.watch, signals=self.signals, tell=self.tell, meanwhile=self.check)
                     self.looker.captives = self.captives
                 unsubscribed = self.turn(self.looker, unsubscribed)
             except Over:

@@ -52,7 +52,7 @@ def judge(record, unhealthy_from, levels=UNKNOWN):
 def find(record, codes, unhealthy_from):
     """The Finding of one look; codes: {code: Fault} of all that stand, polled or told by an event."""
     if record.get("driver_bound") is False:
-        return Finding(False, "no driver is bound to its PCI function", False)
+        return Finding(False, record.get("node_trouble") or "no driver is bound to its PCI function", False)
     if record.get("device_node_present") is False:
         return Finding(False, f"its device node {record.get('device_node') or ''} is missing".replace("  ", " "), False)
     if record.get("node_trouble"):
@@ -64,6 +64,8 @@ def find(record, codes, unhealthy_from):
     if record.get("hung") is not None:
         least = next((step for step in HUNG_STEPS if record["hung"] >= step), 0)
         return Finding(False, f"the driver has not come back from a query for more than {least} s", True)
+    if record.get("unfit"):
+        return Finding(False, record["unfit"], True)
     probe = record.get("probe")
     if probe and not probe["healthy"]:
         return Finding(False, f"the probe says: {probe['text'] or 'unhealthy'}", True, ask=False)

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from typing import Any, Optional
 
-from ._hardware._families import FAMILIES, device_id
 from .names_file import KNOWN, NamesFile, render
 
 # Serial numbers and die ids that were never set.
@@ -68,10 +67,10 @@ def same(one, other):
 
 
 class Names:
-    """The table of names, and its file in `folder` ("": none)."""
+    """The table of names, and its file in `folder` ("": none). backend: says how chips are called."""
 
-    def __init__(self, folder, log, read_only=False):
-        self.log = log
+    def __init__(self, folder, log, read_only=False, *, backend):
+        self.log, self.backend = log, backend
         self.file: Any = NamesFile(folder, log, read_only) if folder else None
         self.entries: list = []
         self.last: Any = None
@@ -117,22 +116,25 @@ class Names:
     def assign(self, records, complete):
         """[Identity], one for each record, in its order; no name is there twice.
 
-        records: dicts with KNOWN and `family`. complete: a chip that is not among them is not there, so its name may be taken over.
+        records: dicts with KNOWN and what the backend goes by. complete: a chip that is not among them is not there, so its name may be
+        taken over.
         """
         self.refresh()
-        found = [{**{key: record.get(key) for key in KNOWN}, "prefix": FAMILIES[record["family"]]["device_prefix"]} for record in records]
+        found = [
+            {**{key: record.get(key) for key in KNOWN}, "prefix": self.backend.prefix(record), "natural": self.backend.natural(record)}
+            for record in records
+        ]
         if self.last is None or self.last[0] != found:
-            self.last = found, self.settle(found, [record["family"] for record in records], complete)
+            self.last = found, self.settle(found, complete)
         return self.last[1]
 
-    def settle(self, found, families, complete):
+    def settle(self, found, complete):
         identities = self.recognise(found)
         present = {identity.name for identity in identities if identity is not None}
         new = [number for number, identity in enumerate(identities) if identity is None]
-        natural = {number: device_id(families[number], found[number]["phy_id"]) for number in new}
         # Who gets its natural name comes first, so that nobody else gets it as the lowest free one.
-        for number in sorted(new, key=lambda number: (self.taken(natural[number], present, complete), found[number]["phy_id"])):
-            name = natural[number]
+        for number in sorted(new, key=lambda number: (self.taken(found[number]["natural"], present, complete), rank(found[number]))):
+            name = found[number]["natural"]
             if self.taken(name, present, complete):
                 name = self.lowest(found[number]["prefix"])
             before = next((entry for entry in self.entries if entry.name == name), None)
@@ -161,7 +163,7 @@ class Names:
         return identities
 
     def taken(self, name, present, complete):
-        return name in present or (not complete and any(entry.name == name for entry in self.entries))
+        return name is None or name in present or (not complete and any(entry.name == name for entry in self.entries))
 
     def lowest(self, prefix):
         names = {entry.name for entry in self.entries}
@@ -182,6 +184,11 @@ class Names:
                 if phy_id in [place[1] for place in places]:
                     entry.known["phy_id"] = None
         self.entries = [entry for entry in self.entries if entry.given or any(item is not None for item in evidence(entry.known))]
+
+
+def rank(found):
+    """The order in which new chips get their names."""
+    return found["phy_id"] or 0, found["vdie"] or ""
 
 
 def bare(found):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the chips of this node: what the detector knows of them, and how they are, asked anew each time."""
+"""Looks at the Ascend chips of this node: what the detector knows of them, and how they are, asked anew each time."""
 
 import os
 import time
-from collections import namedtuple
 from typing import Any
 
 from . import nodes
 from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
+from .backends.base import Sight, blind
 from .captives import Left
 from .driver import EVENT_SECONDS, Answer, Driver
 from .signals import Watch
@@ -22,17 +22,6 @@ LOST = "more fault events came at once than could be kept: what they told is kno
 HANGS = "the driver does not come back from a query for this chip"
 NOTHING = Answer({}, {}, {}, {})
 IDENTITY = ("phy_id", "logic_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie")
-
-
-class Sight(namedtuple("Sight", "present chips problems complete events", defaults=((),))):
-    """What a look saw.
-
-    present: the node has an NPU at all. chips: records, see record(). problems: texts for operators.
-    complete: the driver told of all chips, so one that is missing is gone. events: fault events since the last sight, each with
-    phy_id, code (eight hex digits), assertion (occur, recover, once), severity (0 to 3) and at (monotonic time).
-    """
-
-    __slots__ = ()
 
 
 class Told:
@@ -301,24 +290,13 @@ def settle(found):
 def unusable(found, settings):
     """A node without an NPU, or one whose driver cannot be asked: two very different things."""
     if not found["present"] and not found["device_nodes"]:
-        blind = [text for text in map(unreadable, (settings.dev_root, settings.sysfs_root)) if text]
-        return Sight(bool(blind), [], blind, not blind)
+        unseen = blind(settings)
+        return Sight(bool(unseen), [], unseen, not unseen)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
     driver = "the chips cannot be asked" if found["driver"]["loaded"] else "the driver is not loaded"
     cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
     return Sight(True, [], [f"this node has {seen}, but {driver}: {cause}"], False)
-
-
-def unreadable(folder):
-    """Why nobody can say what is in a folder, None where that is known. To the detector it looks empty when no descriptor is free."""
-    try:
-        os.listdir(folder)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return f"whether this node has NPUs is not known: {folder}: {error.strerror}"
-    return None
 
 
 def unasked(found, settings):

@@ -22,7 +22,7 @@ ASIDE = 10  # files that were put aside are kept, at most
 CLOSE_SECONDS = 0.5
 KNOWN = ("vdie", "serial", "device_id", "pci_address", "phy_id")
 NUMBERS = ("device_id", "phy_id")
-NAME = re.compile(r"[A-Za-z0-9]{1,32}-(0|[1-9][0-9]{0,5})")
+NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,63}-(0|[1-9][0-9]{0,5})")
 
 
 class Newer(Exception):

@@ -3,8 +3,7 @@
 
 from collections import namedtuple
 
-from . import health, units
-from ._hardware._families import FAMILIES
+from . import backends, health, units
 from .board import Board
 from .chip import Chip
 from .claims import Claims, Offer
@@ -24,8 +23,9 @@ class Node:
 
     def __init__(self, settings, log, encode, levels, read_only=False):
         self.settings, self.log, self.encode = settings, log, encode
+        self.backend = backends.of(settings)
         self.health = health.Health(settings, levels)
-        self.names = Names(settings.state_dir, log, read_only)
+        self.names = Names(settings.state_dir, log, read_only, backend=self.backend)
         self.kept = HealthFile(settings.state_dir, log, read_only)
         self.boards = {}
         self.present = None  # None: not looked yet
@@ -36,7 +36,7 @@ class Node:
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
         self.chosen = None  # the resource of the family that has `resource_name`: the only kind that there was at first
-        self.claims = Claims()
+        self.claims = Claims(self.backend.ids(settings))
         self.forms: dict = {}  # {name of a chip: ["id of resource"]}: how it is offered now
         self.warned: set = set()  # families whose shares were spoken about
 
@@ -79,7 +79,7 @@ class Node:
         self.looked = list(sight.problems)
         records, numbers = [], set()
         for record in sight.chips:
-            if record["phy_id"] in numbers:
+            if record["phy_id"] is not None and record["phy_id"] in numbers:
                 # Two devices with one id make kubelet count one chip twice (measured); the first one keeps it.
                 self.looked.append(f"{record.get('pci_address')} has the physical id {record['phy_id']} of another chip and is left out")
                 continue
@@ -152,11 +152,12 @@ class Node:
         return changed
 
     def warn(self, family):
-        """Say once what `shares` needs on chips of this family (public reports; the vendor shares 310P and 310B only)."""
-        if self.settings.shares > 1 and family not in ("310p", "310b", *self.warned):
+        """Say once what `shares` needs on chips of this family."""
+        if self.settings.shares > 1 and family not in self.warned:
             self.warned.add(family)
-            self.log("shares", "warning", cause=f"`shares` is {self.settings.shares}: on a chip of the family {family} a second container "
-                     "gets -8020 (the device is used) unless device-share is on for it: npu-smi set -t device-share -i CARD -c CHIP -d 1")
+            needs = self.backend.sharing(family)
+            if needs:
+                self.log("shares", "warning", cause=f"`shares` is {self.settings.shares}: {needs}")
 
     def board(self, resource):
         if resource not in self.boards:
@@ -165,7 +166,7 @@ class Node:
 
     def resources(self):
         """{family: resource} of the families that are served. A chip belongs to one resource, and a resource has one kind of chip."""
-        kinds: dict = {seen.record["family"]: FAMILIES[seen.record["family"]]["resource"] for seen in self.seen.values()}
+        kinds: dict = {seen.record["family"]: self.backend.resource(seen.record) for seen in self.seen.values()}
         wanted = self.settings.resource_name
         if not wanted:
             return kinds
@@ -201,5 +202,5 @@ def slices_of(record, last, identity):
 def missing(record, gone, why):
     """The record of a chip that was not seen this time."""
     unknown = dict.fromkeys((
-        "driver_bound", "device_node_present", "node_trouble", "health_code", "error_codes", "hung", "telemetry", "probe"))
+        "driver_bound", "device_node_present", "node_trouble", "health_code", "error_codes", "hung", "telemetry", "probe", "unfit"))
     return {**record, **unknown, "dropped": gone, "error": why}

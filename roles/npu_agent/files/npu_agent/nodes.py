@@ -5,6 +5,8 @@ A runtime gives a container what stands at the path. A link to another chip's no
 containers the same chip; a plain file keeps the container from starting for ever.
 """
 
+import errno
+import glob
 import os
 import stat
 
@@ -47,6 +49,21 @@ def same_device(paths):
             others = ", ".join(other for other in group if other != path)
             found[path] = f"{path} is the same device as {others}: load the NPU driver anew"
     return found
+
+
+def matching(pattern):
+    """What there is of a path or a pattern, links included, sorted."""
+    return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern] if os.path.lexists(pattern) else []
+
+
+def refusal(path):
+    """Why the kernel does not open a device node, "" where it does, or where we cannot try. Nothing is read or written."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        unknown = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
+        return "" if error.errno in unknown else error.strerror or str(error)
+    return ""
 
 
 def slice_nodes(dev_root):

@@ -81,12 +81,13 @@ RULES = {
 # A2 Box16: rings {0-7} {8-15}. What no ring can hold takes equal halves at the same positions of both.
 BOX_RING = rule("eight numa", "eight touched", "numa touched", "eight split", "eight apart", *_NUMA)
 BOX_HALVES = rule("position", "position touched")
+OTHER = rule("numa", "numa touched", *_NUMA)  # of what nothing more is known
 
 
 def rule_of(board, size):
     if board.family == "a2" and any(chip.phy_id >= 8 for chip in board.chips.values()):
         return BOX_RING if size <= 8 else BOX_HALVES
-    return RULES[board.family]
+    return RULES.get(board.family, OTHER)
 
 
 def prefer(board, available, must_include, size, shares):
@@ -137,7 +138,7 @@ def further(board, open_ids, taken, need, shares):
 def choose(rules, free, inside, tied, need):
     """The `need` chip ids of `tied` that make the cheapest choice together with `inside`. free: the chips that count as free.
     tied: {chip id: (rank, shares that are given out)}."""
-    free = sorted(free, key=lambda chip: (chip.phy_id, chip.id))
+    free = sorted(free, key=lambda chip: (chip.phy_id or 0, len(chip.id), chip.id))
     place = {chip.id: number for number, chip in enumerate(free)}
     levels = {name: number for number, name in enumerate(rules.nest)}
     # A cost is one number, each part in bits of its own: touched, rank, use, rest.

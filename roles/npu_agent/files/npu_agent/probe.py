@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An operator's own program that is asked for each chip whether it may take work, beside the driver (setting `probe`).
 
-It is run as `PROGRAM --phy-id N --pci-address 0000:c1:00.0 --family a2` (an address that is not known is empty), without a shell, with
+It is run as `PROGRAM --phy-id N --pci-address 0000:c1:00.0 --family a2` (what is not known is empty), without a shell, with
 nothing on its input and nothing in its environment but PATH and LC_ALL=C. It ends with
   0 - the chip is well;
   1 - it is not: the first line that it writes is the reason;
@@ -145,7 +145,8 @@ class Prober:
                 raise Failed(f"process {left.pid} of an earlier run cannot be killed")
             del self.stuck[key]
         code, output = self.execute(key, [
-            self.path, "--phy-id", str(record["phy_id"]), "--pci-address", record.get("pci_address") or "", "--family", record["family"],
+            self.path, "--phy-id", "" if record["phy_id"] is None else str(record["phy_id"]),
+            "--pci-address", record.get("pci_address") or "", "--family", record["family"],
         ])
         if code not in (0, 1):
             raise Failed(f"it ended with {code}{': ' if output else ''}{output}")
@@ -189,7 +190,8 @@ class Prober:
 
 
 def key_of(record):
-    return record["phy_id"], record.get("pci_address")
+    number = record["phy_id"]
+    return record.get("vdie") if number is None else number, record.get("pci_address")
 
 
 def askable(record):

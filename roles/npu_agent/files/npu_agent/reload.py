@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 
-from . import config, faults
+from . import backends, config, faults
 
 LIVE = (
     "allocate_mode", "allocate_mounts", "on_stop", "unhealthy_from", "fault_file", "recovery_seconds", "flap_count", "flap_window",
     "flap_hold", "degraded_temperature", "degraded_memory", "degraded_seconds", "keep_last_state", "log_level",
-    "poll_seconds", "query_timeout", "stuck_retry",
+    "poll_seconds", "query_timeout", "stuck_retry", "audit_file", "kernel_log",
 )
 
 
@@ -24,11 +24,13 @@ class Source:
 
     Made first of all: before there are processes of our own, and to undo what execute() did to the signal. The signal has this handler
     for as long as the process lives: an event loop would let it end the process once the loop is closed.
+    `why`: how the backend was chosen.
     """
 
     def __init__(self, file):
         self.file, self.asked = file, False
         self.said = False  # there was something in the file when it was read last
+        self.why = ""
         self.notify = None  # called for the first of several signals
         self.inherited = inherited()
         signal.signal(signal.SIGHUP, self.ask)
@@ -42,6 +44,7 @@ class Source:
     def load(self):
         """(settings, fault levels); config.ConfigError has every fault."""
         settings = config.load(self.file, lost=self.said)
+        settings.backend, self.why = backends.choose(settings)
         levels = faults.load(settings.fault_file)
         self.said = says_something(config.chosen_file(self.file) or config.PATH)
         return settings, levels
@@ -56,8 +59,13 @@ def says_something(path):
 
 
 def changes(old, new):
-    """{key: (old value, new value)} of two settings."""
-    return {key: (value, vars(new)[key]) for key, value in vars(old).items() if vars(new)[key] != value}
+    """{key: (old value, new value)} of two settings, for the log: what may have secrets in it is only counted."""
+    pairs = {key: (value, vars(new)[key]) for key, value in vars(old).items() if vars(new)[key] != value}
+    return {key: tuple(map(shown, pair)) for key, pair in pairs.items()}
+
+
+def shown(value):
+    return f"{len(value)} entries" if isinstance(value, list) else value
 
 
 def in_place(changed):

@@ -74,42 +74,60 @@ class Bell:
             os.close(end)
 
 
-def names_in(folder):
-    try:
-        return {name for name in os.listdir(folder) if NODE.match(name)}
-    except OSError:
-        return set()
+def names_in(places):
+    """{path} of what is in these folders and matters."""
+    found = set()
+    for folder, pattern in places:
+        try:
+            found.update(os.path.join(folder, name) for name in os.listdir(folder) if pattern.match(name))
+        except OSError:
+            pass
+    return found
 
 
 class Signals:
     """`count` changes with each change that was seen. `trouble`: why changes of device nodes are seen late, None: at once.
 
-    The folder may be replaced or come later: call `follow` now and then.
+    Folders may be replaced or come later: call `follow` now and then. places: [(folder, pattern of names that matter)], the first one is
+    always there. uevents: pattern of the kernel's events that matter, None: none does.
     """
 
-    def __init__(self, watch, dev_root, log, clock=time.monotonic, inotify=Inotify):
+    def __init__(self, watch, dev_root, log, clock=time.monotonic, inotify=Inotify, *, places=None, uevents=MATTERS):
         self.watch, self.dev_root, self.log, self.clock, self.open = watch, dev_root, log, clock, inotify
+        self.places, self.matters = places or [(dev_root, NODE)], uevents
+        self.patterns: dict = {}  # watch: pattern
         self.count, self.trouble = 0, None
         self.inotify: Any = None
         self.netlink: Any = None
         self.names: set = set()
         self.due = None  # when the folder must be looked at without inotify
-        self.uevents()
+        if uevents is not None:
+            self.uevents()
         self.follow()
 
     def follow(self):
-        """Watch the folder that has the name now. Watches hold on to a folder, not to its name; one that is there already stays."""
+        """Watch the folders that have the names now. Watches hold on to a folder, not to its name; one that is there already stays."""
         try:
             if self.inotify is None:
                 self.inotify = self.open()
                 self.watch.add(self.inotify.descriptor, self.read)
-            self.inotify.add(self.dev_root, NAMES | DELETE_SELF | MOVE_SELF)
+            self.patterns = {number: pattern for number, pattern in map(self.follow_one, self.places) if number is not None}
         except OSError as error:
             self.without(error)
             return
         if self.trouble is not None:
             self.trouble = self.due = None
             self.log("device nodes are watched by inotify again")
+
+    def follow_one(self, place):
+        """(watch or None, pattern)"""
+        folder, pattern = place
+        try:
+            return self.inotify.add(folder, NAMES | DELETE_SELF | MOVE_SELF), pattern
+        except OSError as error:
+            if place is self.places[0] or error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+            return None, pattern  # it comes with its driver; the folder above is watched for its name
 
     def without(self, error):
         if self.inotify is not None:
@@ -121,11 +139,12 @@ class Signals:
                     errno.ENOSPC: "all inotify watches of this user are taken (fs.inotify.max_user_watches)"}.get(error.errno, str(error))
             self.trouble = f"{what}: {self.dev_root} is looked at every {QUICK:g} s instead"
             self.log("device nodes are not watched by inotify", "warning", cause=self.trouble)
-            self.names, self.due = names_in(self.dev_root), self.clock() + QUICK
+            self.names, self.due = names_in(self.places), self.clock() + QUICK
 
     def read(self):
-        for _watch, mask, name in self.inotify.read():
-            if mask & FOLDER or NODE.match(name):
+        for number, mask, name in self.inotify.read():
+            pattern = self.patterns.get(number)
+            if mask & FOLDER or pattern is None or pattern.match(name):
                 self.count += 1
 
     def uevents(self):
@@ -144,7 +163,7 @@ class Signals:
         try:
             for _turn in range(256):  # the rest the next time
                 data, (sender, _groups) = self.netlink.recvfrom(8192)
-                if sender == 0 and MATTERS.search(data):  # 0: the kernel itself
+                if sender == 0 and self.matters.search(data):  # 0: the kernel itself
                     self.count += 1
         except BlockingIOError:
             return
@@ -156,7 +175,7 @@ class Signals:
         if self.due is None:
             return None
         if now >= self.due:
-            names = names_in(self.dev_root)
+            names = names_in(self.places)
             if names != self.names:
                 self.names, self.count = names, self.count + 1
             self.due = now + QUICK
