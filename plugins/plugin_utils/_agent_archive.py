@@ -73,9 +73,9 @@ def python_of(text):
     return found
 
 
-def requirements(python):
-    """The pinned requirements for a Python: the newest file that is not newer than it."""
-    found = {tuple(map(int, path.stem[len("python"):].split("."))): path for path in (PACKAGE / "requirements").glob("python*.txt")}
+def requirements(python, part="python"):
+    """The pinned requirements for a Python: the newest file that is not newer than it. part: "labels-python" for what images have more."""
+    found = {tuple(map(int, path.stem[len(part):].split("."))): path for path in (PACKAGE / "requirements").glob(f"{part}*.txt")}
     return found[max(version for version in found if version <= python)]
 
 
@@ -101,11 +101,12 @@ def write_sources(target):
         path.write_bytes(data)
 
 
-def pack(python_version, arch, cache_dir, *, wheelhouse=None, python="/usr/bin/python3", pip=None):
+def pack(python_version, arch, cache_dir, *, wheelhouse=None, python="/usr/bin/python3", pip=None, labels=False):
     """The archive for nodes with this Python and architecture: Archive(path, sha256, version, folder).
 
     sha256 is that of the tar stream inside, since compressors differ between controllers; folder is its name under /opt/npu-agent.
     wheelhouse: a folder with the wheels, for controllers without a package index. pip: command to use instead of `python -m pip`.
+    labels: with what `npu-agent labels` needs; for images.
     """
     version = python_of(python_version)
     if arch not in ARCHITECTURES:
@@ -117,7 +118,9 @@ def pack(python_version, arch, cache_dir, *, wheelhouse=None, python="/usr/bin/p
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with locked(cache / "lock"):
-            wheels = fetch(version, ARCHITECTURES[arch], cache / "wheels", wheelhouse=wheelhouse, pip=pip)
+            parts = ("python", "labels-python") if labels else ("python",)
+            wanted = [requirements(version, part) for part in parts]
+            wheels = fetch(version, ARCHITECTURES[arch], cache / "wheels", wanted=wanted, wheelhouse=wheelhouse, pip=pip)
             return assemble(version, ARCHITECTURES[arch], wheels, python, cache / "archives")
     except OSError as error:
         raise FleetError(f"The agent could not be packed in {cache}: {error}.", "cache", object=str(cache),
@@ -132,16 +135,15 @@ def locked(path):
         yield
 
 
-def fetch(version, arch, cache, *, wheelhouse, pip):
-    """Paths of the wheels, sorted; downloaded once for each set of pins."""
-    wanted = requirements(version)
-    key = hashlib.sha256(wanted.read_bytes() + str(wheelhouse or "").encode()).hexdigest()[:12]
+def fetch(version, arch, cache, *, wanted, wheelhouse, pip):
+    """Paths of the wheels, sorted; downloaded once for each set of pins (wanted: files of requirements)."""
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in wanted) + str(wheelhouse or "").encode()).hexdigest()[:12]
     folder = cache / f"python{version[0]}.{version[1]}-{arch}-{key}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=cache))
         try:
-            download(version, arch, temporary, wheelhouse=wheelhouse, pip=pip or [sys.executable, "-m", "pip"])
+            download(version, arch, temporary, wanted=wanted, wheelhouse=wheelhouse, pip=pip or [sys.executable, "-m", "pip"])
             temporary.chmod(0o755)
             temporary.rename(folder)
         finally:
@@ -149,10 +151,10 @@ def fetch(version, arch, cache, *, wheelhouse, pip):
     return sorted(folder.glob("*.whl"))
 
 
-def download(version, arch, target, *, wheelhouse, pip):
-    wanted = requirements(version)
+def download(version, arch, target, *, wanted, wheelhouse, pip):
     kind = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", f"{version[0]}.{version[1]}"]
-    kind += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{arch}")] + ["--requirement", str(wanted)]
+    kind += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{arch}")]
+    kind += [word for path in wanted for word in ("--requirement", str(path))]
     command = [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-input", *kind, "--dest", str(target)]
     elsewhere = (
         f"Where the controller has no package index: `pip download {' '.join(kind)} --dest wheels` on a machine that has one, copy that "
@@ -163,13 +165,13 @@ def download(version, arch, target, *, wheelhouse, pip):
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FleetError(f"The agent's wheels could not be fetched: {error}.", "wheels", object=str(wanted), hint=elsewhere) from error
+        raise FleetError(f"The agent's wheels could not be fetched: {error}.", "wheels", object=str(wanted[0]), hint=elsewhere) from error
     if done.returncode != 0:
         no_pip = "No module named pip" in done.stderr
         said = " ".join(line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module named" in line) or done.stderr
         raise FleetError(
             f"The agent's wheels for Python {version[0]}.{version[1]} on {arch} could not be fetched: {said.strip()[-600:]}", "wheels",
-            object=str(wanted), observed=f"status {done.returncode}",
+            object=str(wanted[0]), observed=f"status {done.returncode}",
             hint=NO_PIP if no_pip else elsewhere,
         )
 

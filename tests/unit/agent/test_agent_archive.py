@@ -82,10 +82,22 @@ def test_a_cache_that_cannot_be_written(tmp_path):
         _agent_archive.pack("3.11", "x86_64", tmp_path / "file")
 
 
-def test_the_pins_are_exact():
-    for path in (REPO / "roles/npu_agent/files/npu_agent/requirements").glob("*.txt"):
+def pins(pattern):
+    for path in (REPO / "roles/npu_agent/files/npu_agent/requirements").glob(pattern):
         lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-        assert sorted(line.partition("==")[0] for line in lines) == sorted(WHEELS)
+        yield path.name, sorted(line.partition("==")[0] for line in lines)
+
+
+def test_the_pins_are_exact():
+    assert len(dict(pins("python*.txt"))) == 2
+    assert [names for _file, names in pins("python*.txt") if names != sorted(WHEELS)] == []
+
+
+def test_what_images_have_more_has_nothing_twice():
+    """And nothing that is compiled for one Python but what the client cannot do without."""
+    ((_file, names),) = pins("labels-python*.txt")
+    assert "kubernetes" in names and not set(names) & set(WHEELS) and len(names) == len(set(names))
+    assert _agent_archive.requirements((3, 9), "labels-python") == _agent_archive.requirements((3, 13), "labels-python")
 
 
 def test_the_cache_does_not_grow_for_ever(archive, tmp_path):

@@ -11,7 +11,8 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_manifest, _agent_pod
 
 IMAGE = {"image": "npu-fleet/npu-agent:1"}
-FULL = {**IMAGE, "profiles": ["server", "310b"], "config": {"cdi_folder": "/etc/cdi"}, "pull_secrets": ["mirror"], "tolerations": ["own/key"]}
+FULL = {**IMAGE, "profiles": ["server", "310b"], "config": {"cdi_folder": "/etc/cdi"}, "pull_secrets": ["mirror"],
+        "tolerations": ["own/key"]}
 LATEST = kubernetes_validate.latest_version()
 
 
@@ -32,7 +33,9 @@ def containers(options=IMAGE):
     return {one["name"]: one for spec in pods(options).values() for one in spec["containers"]}
 
 
-@pytest.mark.parametrize("options", [IMAGE, FULL, {**IMAGE, "access": "privileged"}, {**IMAGE, "labels": False}, {**IMAGE, "confine": False}])
+@pytest.mark.parametrize("options", [
+    IMAGE, FULL, {**IMAGE, "access": "privileged"}, {**IMAGE, "labels": False}, {**IMAGE, "confine": False},
+])
 def test_valid_by_the_schemas_of_the_newest_kubernetes(options):
     objects = _agent_manifest.manifests(options)
     validate(objects)
@@ -74,7 +77,8 @@ def test_every_container_is_confined():
 #: Each path of the host that a pod sees, whether it may write there, and why.
 HOST = {
     ("access", "/var/lib/kubelet/device-plugins"): "rw: its socket for kubelet", ("access", "/dev"): "ro: which nodes there are",
-    ("agent", "/var/lib/kubelet/device-plugins"): "rw: its socket for kubelet", ("agent", "/var/lib/kubelet/pod-resources"): "ro: who has what",
+    ("agent", "/var/lib/kubelet/device-plugins"): "rw: its socket for kubelet",
+    ("agent", "/var/lib/kubelet/pod-resources"): "ro: who has what",
     ("agent", "/usr/local/Ascend/driver"): "ro: libraries of DCMI", ("agent", "/usr/local/dcmi"): "ro: libdcmi",
     ("agent", "/etc/ascend-docker-runtime.d"): "ro: the runtime's list", ("agent", "/var/lib/npu-agent"): "rw: names of chips",
     ("agent", "/sys"): "ro: PCI functions",

@@ -1,0 +1,193 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Builds the agent's image on the controller, with whatever builder is there, and keeps it as one archive. Private to the collection.
+
+The name says what is in it: the agent's version and a hash of packed files, Dockerfile and base. A second run finds the archive by that
+hash and starts no builder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
+
+DOCKERFILE = _agent_archive.ROOT / "roles" / "npu_agent" / "files" / "image" / "Dockerfile"
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+NAME = "localhost/npu-fleet/npu-agent"
+BUILDERS = ("docker", "podman")
+#: How images call what `uname -m` says.
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+SECONDS = 1800
+KEPT = 6
+
+
+class Image(NamedTuple):
+    """path: an archive for `docker load` and `ctr images import`. image_id: what an engine calls it."""
+
+    name: str
+    image_id: str
+    path: str
+    sha256: str
+    size: int
+    arch: str
+
+
+Run = Callable[[list[str], int], subprocess.CompletedProcess]
+
+
+def run(argv: list[str], seconds: int) -> subprocess.CompletedProcess:
+    """One command of the builder, with nothing to read."""
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which) -> str:
+    """The program to build with; FleetError where there is none."""
+    names = BUILDERS if wanted == "auto" else (wanted,)
+    found = next((name for name in names if which(name)), None)
+    if found is None:
+        raise FleetError(f"There is no {' and no '.join(names)} on the controller to build the image with.", "image_builder",
+                         hint="apt-get install docker.io, or podman; or build it on another machine and copy the archive and its .json "
+                              "into the cache folder.")
+    return found
+
+
+def key_of(archive: Any, base: str, dockerfile: bytes) -> str:
+    """What the tag says of the content."""
+    return hashlib.sha256(f"{archive.sha256} {base} ".encode() + dockerfile).hexdigest()[:12]
+
+
+def build(cache_dir: str, *, base: str = BASE, python_version: str = "3.11", arch: str = "x86_64", builder: str = "auto", name: str = NAME,
+          wheelhouse: str | None = None, rebuild: bool = False, run: Run = run) -> tuple[Image, bool]:
+    """(Image, whether it was built now)."""
+    archive = _agent_archive.pack(python_version, arch, cache_dir, wheelhouse=wheelhouse, labels=True)
+    arch = _agent_archive.ARCHITECTURES[arch]
+    full = f"{name}:{archive.version}-{key_of(archive, base, DOCKERFILE.read_bytes())}-{PLATFORMS[arch].rpartition('/')[2]}"
+    folder = Path(cache_dir).expanduser() / "images"
+    note = folder / f"{full.rpartition('/')[2].replace(':', '-')}.json"
+    with _agent_archive.locked(Path(cache_dir).expanduser() / "lock"):
+        known = None if rebuild else read_note(note)
+        if known is not None:
+            return known, False
+        folder.mkdir(parents=True, exist_ok=True)
+        made = make(Order(find_builder(builder), full, archive, base, arch, note, run))
+    for old in sorted(folder.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        old.unlink()
+    return made, True
+
+
+def read_note(note: Path) -> Image | None:
+    """What was built before, if its archive is still all there."""
+    try:
+        image = Image(**json.loads(note.read_text(encoding="utf-8")))
+        return image if os.stat(image.path).st_size == image.size else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class Order(NamedTuple):
+    """What is to be built, and by what."""
+
+    builder: str
+    full: str
+    archive: Any
+    base: str
+    arch: str
+    note: Path
+    run: Run
+
+
+def make(order: Order) -> Image:
+    """Build, try and save it."""
+    builder, full = order.builder, order.full
+    with tempfile.TemporaryDirectory(prefix="npu-image-") as scratch:
+        context = Path(scratch) / "context"
+        unpack(order.archive.path, context / "agent")
+        shutil.copy(DOCKERFILE, context / "Dockerfile")
+        must(order, ["build", "--network", "none", "--build-arg", f"BASE={order.base}", "--tag", full, str(context)], "image_build",
+             f"The image could not be built on {order.base}",
+             f"The base must be there (`{builder} pull {order.base}`) or reachable, and must have a python3 in its PATH.")
+        attempt(order)
+        image_id = must(order, ["image", "inspect", "--format", "{{.Id}}", full], "image_build", "The image is not there", "").strip()
+        plain = Path(scratch) / "image.tar"
+        must(order, ["save", "--output", str(plain), full], "image_save", "The image could not be saved",
+             "Is there room in the folder for temporary files?")
+        path = order.note.with_suffix(".tar.gz")
+        sha256, size = compress(plain, path)
+    image = Image(full, image_id if image_id.startswith("sha256:") else f"sha256:{image_id}", str(path), sha256, size, order.arch)
+    temporary = order.note.with_suffix(".new")
+    temporary.write_text(json.dumps(image._asdict()), encoding="utf-8")
+    temporary.rename(order.note)
+    return image
+
+
+def attempt(order: Order) -> None:
+    """As in the pod: nothing to write, no rights, no network. A base with another Python shows here and not on a node."""
+    argv = ["run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", order.full]
+    hint = ("The base needs a python3 of the version that the wheels are for (npu_image_python_version), and libstdc++; see "
+            f"`{order.builder} run --rm --entrypoint python3 {order.full} --version`.")
+    for words, wish in ((["--version"], order.archive.version), (["check", "--settings"], "kubelet_dir")):
+        said = must(order, argv + words, "image_check", f"`npu-agent {' '.join(words)}` fails in the image", hint)
+        if wish not in said:
+            raise FleetError(f"`npu-agent {' '.join(words)}` in the image does not say {wish!r}.", "image_check", object=order.full,
+                             observed=said[-200:], hint=hint)
+    try_imports(order, hint)
+
+
+def try_imports(order: Order, hint: str) -> None:
+    """The compiled wheels: they tell of another Python, or of a C library that is too old, when they are loaded."""
+    code = "import sys; sys.path.insert(0, '/opt/npu-agent/site-packages'); import grpc, yaml, google.protobuf, kubernetes.client"
+    argv = ["run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "--entrypoint", "python3", order.full, "-I", "-c", code]
+    must(order, argv, "image_check", "The agent's libraries cannot be loaded in the image", hint)
+
+
+def must(order: Order, words: list[str], code: str, wrong: str, hint: str) -> str:
+    """Standard output of a command of the builder; FleetError with its last words."""
+    try:
+        done = order.run([order.builder, *words], SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FleetError(f"{wrong}: {error}.", code, object=order.builder, hint=hint) from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-800:]
+        raise FleetError(f"{wrong}: {said}", code, object=order.full, observed=f"status {done.returncode}", hint=hint)
+    return str(done.stdout)
+
+
+def unpack(path: str, target: Path) -> None:
+    """The packed agent as a folder. The archive is our own; members are plain files and folders."""
+    target.mkdir(parents=True)
+    with tarfile.open(path) as members:
+        for member in members.getmembers():
+            place = target / member.name
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            stream = members.extractfile(member)
+            place.write_bytes(stream.read() if stream else b"")
+            place.chmod(member.mode)
+
+
+def compress(plain: Path, path: Path) -> tuple[str, int]:
+    """(sha256, size) of the archive that nodes get."""
+    temporary = path.with_suffix(".new")
+    with open(plain, "rb") as source, open(temporary, "wb") as raw, gzip.GzipFile(
+            filename="", mode="wb", compresslevel=3, fileobj=raw, mtime=0) as stream:
+        shutil.copyfileobj(source, stream, 1 << 20)
+    temporary.rename(path)
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest(), os.stat(path).st_size
