@@ -12,6 +12,7 @@ import simulated_world
 from chip_life import agent, levels, life  # noqa: F401  fixtures
 from driver_files import tree  # noqa: F401  fixture
 from kubelet_rig import kubelet, kubelet_rig, odd, ready  # noqa: F401  fixtures
+from labels_rig import deaf, kube_api, kubeconfig, node_api  # noqa: F401  fixtures
 from names_rig import names  # noqa: F401  fixture
 from node_rig import make  # noqa: F401  fixture
 

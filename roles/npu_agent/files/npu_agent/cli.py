@@ -20,6 +20,7 @@ def parser():
         ("discover", "print the NPUs of this node and whether they may take work"),
         ("serve", "the device plugin: register with kubelet and stay"),
         ("cdi", "the CDI specification of this node's NPUs, for container engines: print it, or what the options say"),
+        ("labels", "keep this Node's labels and its taint right, from what `serve` tells; in a pod, with a ServiceAccount"),
         ("check", "check the configuration and end"),
         ("access", "in DaemonSet mode: have kubelet give the agent's own pod the driver's device nodes"),
     ):
@@ -34,6 +35,10 @@ def parser():
             act.add_argument("--remove", action="store_true", help="remove the file, if npu-agent wrote it")
             command.add_argument("--folder", metavar="FOLDER", type=folder,
                                  help="instead of `cdi_folder` of the configuration (default /etc/cdi)")
+        if name == "labels":
+            act = command.add_mutually_exclusive_group()
+            act.add_argument("--once", action="store_true", help="bring the Node to what is right now, and end")
+            act.add_argument("--remove", action="store_true", help="take off the labels and the taint that are ours, and end")
         if name == "check":
             command.add_argument("--settings", action="store_true", help="list all settings with their defaults")
     return top
@@ -63,6 +68,10 @@ def main(argv=None):
         return discover(settings, levels, options.json)
     if options.command == "cdi":
         return cdi(settings, options)
+    if options.command == "labels":
+        from .labels import labels  # noqa: PLC0415  it takes the kubernetes client along
+
+        return labels(settings, options.once, options.remove)
     if options.command == "access":
         from .access import access  # noqa: PLC0415  serve does not need it
 

@@ -146,6 +146,21 @@ def declared(kind):
     return check
 
 
+def node_name(value):
+    if value in ("", None):
+        return ""
+    if not isinstance(value, str) or len(value) > 253 or not LABELS.fullmatch(value):
+        raise ValueError("empty (the variable NODE_NAME), or the name of a Node: a lower-case DNS name")
+    return value
+
+
+def label_keys(value):
+    keys = [key.strip() for key in str(value or "").split(",") if key.strip()]
+    if not all(re.fullmatch(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", key) for key in keys):
+        raise ValueError("keys of labels with commas between, such as accelerator,npu.fleet/link")
+    return tuple(keys)
+
+
 # key: (default, check, what it is)
 SETTINGS = {
     "backend": (
@@ -206,6 +221,12 @@ SETTINGS = {
     "keep_last_state": (30.0, seconds(0, 3600), "how long a chip keeps its state while DCMI does not answer"),
     "dcmi": ("required", one_of("required", "optional"), "optional: serve chips without a DCMI library too; nobody tells their health"),
     "listen": ("127.0.0.1:8083", address, "address of /healthz, /readyz and /metrics"),
+    "node_name": ("", node_name, "`npu-agent labels`: which Node this is; empty: what the variable NODE_NAME says"),
+    "kubeconfig": ("", path_or_empty, "`npu-agent labels`: how the Kubernetes API is reached; empty: by the ServiceAccount of the pod"),
+    "label_poll": (5.0, seconds(0.1, 60), "`npu-agent labels`: time between two questions to `serve`, at `listen`"),
+    "label_period": (40.0, seconds(1, 3600), "`npu-agent labels`: time between two looks at the Node where nothing changes, about"),
+    "label_keep": ("", label_keys, "`npu-agent labels`: keys of labels that are left alone, with commas between"),
+    "taint_after": (20.0, seconds(0, 3600), "`npu-agent labels`: how long a node must not be ready before it gets its taint"),
     "log_level": ("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged"),
 }
 

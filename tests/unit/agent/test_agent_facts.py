@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What /node tells."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from labels_rig import FACTS
+
+
+@pytest.fixture
+def facts(package, monkeypatch):
+    """node_facts() of a service that is made up: records of chips, and what else counts."""
+    from npu_agent import facts, status
+
+    def made(records, *, backend="ascend", board=None, version=None, **report):
+        report = {"ready": True, "state": "serving", "healthy": len(records), "total": len(records), "reasons": [], **report}
+        monkeypatch.setattr(status, "ready_report", lambda _service: report)
+        node = SimpleNamespace(backend=SimpleNamespace(name=backend), present=bool(records), settings=None,
+                               seen={str(number): SimpleNamespace(record=record) for number, record in enumerate(records)})
+        looker = SimpleNamespace(driver=SimpleNamespace(version=version and {"driver_version": version}))
+        found = {"families": [], "product": None, **(board or {})}
+        service = SimpleNamespace(node=node, eyes=SimpleNamespace(looker=looker))
+        return facts.node_facts(service, SimpleNamespace(of=lambda _settings: found))
+
+    return made
+
+
+CHIP = {"family": "a2", "name": "910B3", "aicore_count": 20.0, "serial": "SERIALCANARY", "health_code": 0}
+
+
+def test_keys_are_those_that_labels_are_made_of(facts):
+    told = facts([CHIP] * 8, board={"product": "Atlas 800T A2"}, version="25.5.0")
+    assert set(told) == set(FACTS) and "SERIALCANARY" not in json.dumps(told)
+    assert told.items() >= {
+        "families": ["a2"], "chips": 8, "chip_names": ["910B3"], "driver_version": "25.5.0", "aicores": 20, "link": "hccs",
+        "products": ["Atlas 800T A2"], "ready": True, "present": True}.items()
+
+
+def test_a_driver_that_answers_for_no_chip_has_no_version_but_the_cards_stay(facts):
+    lost = {**CHIP, "health_code": None}
+    told = facts([lost] * 8, version="25.5.0", healthy=0)
+    assert told["driver_version"] is None and told["families"] == ["a2"] and told["present"] is True and told["ready"] is False
+    assert told["reasons"] == ["none of its chips may take work"]
+    assert facts([lost, CHIP], version="25.5.0")["driver_version"] == "25.5.0"
+
+
+def test_without_a_chip_the_bus_tells_the_family(facts):
+    told = facts([], board={"families": ["310p"], "product": "Atlas 300I Duo"}, ready=False)
+    assert told["families"] == ["310p"] and told["products"] == ["Atlas 300I Duo"] and told["chips"] is None and told["chip_names"] == []
+
+
+def test_what_only_some_chips_tell_is_not_known(facts):
+    told = facts([CHIP, {**CHIP, "name": None, "serial": None, "aicore_count": 24.0}])
+    assert told["chip_names"] == [] and told["serial_hash"] is None and told["aicores"] is None
+
+
+def test_other_backends_have_no_board(facts):
+    told = facts([{"family": "cambricon.com/mlu", "name": None}], backend="paths", board={"families": ["a2"], "product": "Atlas 800T A2"})
+    assert told["products"] == [] and told["driver_version"] is None and told["families"] == ["cambricon.com/mlu"]
+
+
+def test_the_board_is_not_read_each_time(package, monkeypatch):
+    from npu_agent import facts
+
+    calls, now = [], [0.0]
+    monkeypatch.setattr(facts, "detect", lambda *_roots: calls.append(1) or {"families": [], "product": None})
+    board = facts.BoardFacts(lambda: now[0])
+    settings = SimpleNamespace(sysfs_root="/x", dev_root="/y")
+    for second in range(0, 120, 5):
+        now[0] = float(second)
+        board.of(settings)
+    assert len(calls) == 2
