@@ -153,7 +153,11 @@ class Endpoint:
             return 200 if report["ready"] else 503, "application/json", json.dumps(report) + "\n"
         if target == "/metrics":
             return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(self.service, asyncio.get_running_loop().time())
-        return 404, "text/plain; charset=utf-8", "there are /healthz, /readyz and /metrics\n"
+        if target == "/node":
+            from .facts import node_facts  # noqa: PLC0415  few ask for it
+
+            return 200, "application/json", json.dumps(node_facts(self.service)) + "\n"
+        return 404, "text/plain; charset=utf-8", "there are /healthz, /readyz, /node and /metrics\n"
 
     async def handle(self, reader, writer):
         if self.open >= CONNECTIONS:
