@@ -19,7 +19,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rockchip_tree import SOCS, STACKS, Board, Link, Node, Tree, content, write
+from rockchip_tree import SOCS, STACKS, Board, Tree, content, write
 
 STATE = Path("/var/lib/rockchip-board/board.json")
 RUN = Path("/run/rockchip-board")
@@ -72,18 +72,23 @@ def lay(board: Board) -> None:
             every |= content(Board(soc=soc, stack=stack))
     cover_sysfs(every)
     wanted = {path: value for path, value in content(board).items() if path.startswith("dev/") or path.startswith("sys/")}
-    before = RUN / "paths.json"
-    for path in json.loads(before.read_text()) if before.exists() else []:
-        target = Path("/") / path
-        if target.is_symlink() or target.is_char_device() or target.is_file():
-            target.unlink()
-        # A device that is gone leaves no empty folder, which would look like a device without attributes.
-        parent = target.parent
-        while parent.is_dir() and len(parent.parts) > 3 and not os.listdir(parent) and str(parent.relative_to("/")) not in wanted:
-            parent.rmdir()
-            parent = parent.parent
-    write(Path("/"), wanted)
-    before.write_text(json.dumps([path for path, value in wanted.items() if isinstance(value, (str, Link, Node))]))
+    before, now = RUN / "shown.json", {path: repr(value) for path, value in wanted.items()}
+    shown = json.loads(before.read_text()) if before.exists() else {}
+    for path in shown.keys() - now.keys():
+        remove(Path("/") / path)
+    # What stays as it was is not touched: nobody may see a node vanish for a moment.
+    write(Path("/"), {path: value for path, value in wanted.items() if shown.get(path) != now[path]})
+    before.write_text(json.dumps(now))
+
+
+def remove(target: Path) -> None:
+    """A file, and the folders that it leaves empty: such a folder would look like a device without attributes."""
+    if target.is_symlink() or not target.is_dir():
+        target.unlink(missing_ok=True)
+    parent = target.parent
+    while len(parent.parts) > 2 and parent.is_dir() and not os.path.ismount(parent) and not os.listdir(parent):
+        parent.rmdir()
+        parent = parent.parent
 
 
 def main(argv: list[str] | None = None) -> int:
