@@ -19,7 +19,8 @@ import stat
 import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.module_utils._files import digest_of, locked, under, write_private
+from ansible_collections.npu.fleet.plugins.module_utils._files import digest_of, locked, under
+from ansible_collections.npu.fleet.plugins.module_utils._gates_note import note, noted
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import fit
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed
 
@@ -32,6 +33,8 @@ RUNTIME_LOG = "/var/log/ascend-docker-runtime/runtime-run.log"
 #: Seconds of one container, and of all of them: npu_verify gives the whole module ten minutes.
 EACH, TOTAL = 60, 400
 _LONGEST_RANGE = 4
+#: Rows of `board_table`, as an operator reads them.
+BOARD_ROWS = {"nodes": "a container with the nodes of one NPU", "none": "a container without any"}
 
 
 # --- the expectation ----------------------------------------------------------------------------------------------------
@@ -77,6 +80,26 @@ def _span(ids):
     return best
 
 
+def board_table(chips):
+    """``(rows, host)`` for NPUs that a container gets by their nodes alone, since their vendor has no container runtime: one container with
+    the nodes of one chip, one with none. Pure but for the numbers of the nodes."""
+    host = {inside(path): device_number(path) for chip in chips for path in chip["device_nodes"]}
+    usable = [chip["device_nodes"] for chip in chips if chip["device_nodes"]]
+    if not usable:
+        return [], host
+    devices = [{"host_path": path, "container_path": path, "permissions": "rw"} for path in usable[0]]
+    return [
+        {"name": "nodes", "value": None, "expected": sorted(map(inside, usable[0])),
+         "given": {"env": {}, "devices": devices, "mounts": []}},
+        {"name": "none", "value": None, "expected": [], "given": {"env": {}, "devices": [], "mounts": []}},
+    ], host
+
+
+def inside(path):
+    """A device node as it is named below /dev."""
+    return path[len("/dev/"):] if path.startswith("/dev/") else path.lstrip("/")
+
+
 def npu_nodes(names, host):
     """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
     return sorted(n for n in names if n in host or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
@@ -96,12 +119,15 @@ def judge_row(row, answer, host):
             passed = False
             error = "saw the right names, but " + ", ".join(
                 "%s is device %s there and %s on the host" % (name, answer["nodes"][name], host[name]) for name in strange)
+    row = {key: value for key, value in row.items() if key != "given"}
     return dict(row, seen=seen, passed=passed, error=error, seconds=round(answer["seconds"], 1))
 
 
 def words(row):
     """One row as an operator reads it."""
     asked = "%s %s" % (VARIABLE, "not set" if row["value"] is None else "empty" if row["value"] == "" else "=%s" % row["value"])
+    if row["name"] in BOARD_ROWS:
+        asked = BOARD_ROWS[row["name"]]
     wanted = "a refusal" if row["expected"] is None else " ".join(row["expected"]) or "no chip"
     if row["seen"] is None or (row["error"] and row["seen"] == row["expected"]):
         got = row["error"] or "was refused"
@@ -126,27 +152,6 @@ def fingerprint(npu, engine, runtime, path, table, *, root="/"):
         "driver": npu["versions"]["driver"]["running"],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("utf-8")).hexdigest()
-
-
-def note_path(state_folder):
-    return os.path.join(state_folder, "gates", "container.json")
-
-
-def noted(state_folder):
-    """The fingerprint of the last whole table that passed here, None where there is none."""
-    try:
-        with open(note_path(state_folder), encoding="utf-8") as stream:
-            return json.load(stream).get("fingerprint")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _note(state_folder, print_or_none):
-    if print_or_none is None:
-        if os.path.exists(note_path(state_folder)):
-            os.unlink(note_path(state_folder))
-        return
-    write_private(note_path(state_folder), (json.dumps({"fingerprint": print_or_none}) + "\n").encode("utf-8"))
 
 
 # --- the probe ----------------------------------------------------------------------------------------------------------
@@ -199,11 +204,11 @@ def probe(tried, table, host, known, state_folder, *, root="/"):
             passed = answer["error"] is None and not answer["left"] and all(row["passed"] for row in answer["rows"])
             if answer["whole"] or not passed:
                 # What failed is looked at as a whole the next time.
-                _note(state_folder, known if passed else None)
+                note(state_folder, known if passed else None)
     except FleetError as error:
         return dict(answer, error=str(error))
     if not all(row["passed"] for row in answer["rows"]):
-        answer["log"] = _last_words(root)
+        answer["log"] = last_words(root)
     return answer
 
 
@@ -215,7 +220,7 @@ def _rows(tried, table, host):
             rows.append(_not_tried(row, "was not tried: all containers together took longer than %d s" % TOTAL))
             continue
         try:
-            answer = tried.ask(number, row["value"], min(EACH, left))
+            answer = _start(tried, number, row, min(EACH, left))
         except FleetError as error:
             answer = {"started": False, "nodes": {}, "timed_out": True, "seconds": 0.0, "error": str(error)}
         rows.append(judge_row(row, answer, host))
@@ -228,10 +233,14 @@ def _rows(tried, table, host):
     return rows
 
 
+def _start(tried, number, row, timeout):
+    return tried.start(number, row["given"], timeout) if "given" in row else tried.ask(number, row["value"], timeout)
+
+
 def _still_starts(tried, table, rows, timeout):
     """A refusal means nothing either where no container starts any more: ask the first row once more after the wrong ones."""
     try:
-        again = tried.ask(len(table), table[0]["value"], timeout)
+        again = _start(tried, len(table), table[0], timeout)
     except FleetError as error:
         again = {"started": False, "error": str(error)}
     if again["started"]:
@@ -241,10 +250,11 @@ def _still_starts(tried, table, rows, timeout):
 
 
 def _not_tried(row, why):
+    row = {key: value for key, value in row.items() if key != "given"}
     return dict(row, seen=None, passed=False, error=why, seconds=0.0)
 
 
-def _last_words(root):
+def last_words(root):
     """The last lines of the runtime's own log: the engine only says that it ended with exit status 1."""
     try:
         with open(under(root, RUNTIME_LOG), "rb") as stream:

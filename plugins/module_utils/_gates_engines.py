@@ -5,9 +5,9 @@
 
 Each class has ``prepare() -> error text or None``, ``start(number, given, timeout) -> {"started", "nodes", "timed_out", "error",
 "seconds"}`` and ``clean() -> [what could not be removed]``; ``given`` is what the container gets: ``env`` (a dict), ``devices`` and
-``mounts`` as a device plugin answers them. ``nodes`` has each name below the container's /dev with its device number as "major:minor" (None:
-no device). The container is the node's own ``ls`` over an empty root: no image and no registry is needed. What an earlier run left that was
-killed is removed first.
+``mounts`` as a device plugin answers them. ``nodes`` has each name below the container's /dev with its device number as "major:minor"
+(None: no device). The container is the node's own ``ls`` over an empty root: no image and no registry is needed. What an earlier run left
+that was killed is removed first.
 """
 
 import json
@@ -275,7 +275,8 @@ def devices_in_spec(given):
         found = os.stat(entry["host_path"])
         kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-        devices.append({"path": entry["container_path"], "type": kind, "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0})
+        path = entry["container_path"]
+        devices.append({"path": path, "type": kind, "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0})
         rules.append({"allow": True, "type": kind, "major": major, "minor": minor, "access": entry["permissions"] or "rwm"})
     return devices, rules
 
@@ -299,7 +300,8 @@ def spec(rootfs, name, given, argv):
     return {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": argv, "env": list(_TOP) + environment(given), "cwd": "/", "noNewPrivileges": True,
+            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": argv, "env": list(_TOP) + environment(given), "cwd": "/",
+            "noNewPrivileges": True,
             "capabilities": {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted")},
         },
         "root": {"path": rootfs, "readonly": False},

@@ -14,7 +14,13 @@ description:
   - L1 driver, each pinned version is complete on disk, driver and firmware of that version run, every chip answers and is healthy.
   - L2 container, real containers through the node's engine and the NPU runtime see exactly the device nodes that they ask for by
     C(ASCEND_VISIBLE_DEVICES), and none where they ask for none; values that the runtime does not know are refused.
-  - L3 plugin, the device plugin is registered, the kubelet listens, and plugin and driver count the same healthy chips.
+  - L3 plugin, the device plugin is registered, the kubelet listens, and driver, plugin and kubelet agree, chip by chip. A chip that the
+    driver calls unhealthy may be in service by its fault codes, of which the plugin knows the harmless ones.
+  - L4 pod, what kubelet does at the admission of a pod is done for one id that no pod has - the plugin is asked, and a container is started
+    with exactly its answer. Nothing is reserved by that. A real pod is what M(npu.fleet.npu_pod_gate) starts.
+  - On a board whose NPU needs no packages (Rockchip), L1 is the bound driver and a device node that opens, and for L2 a container gets the
+    device nodes themselves.
+  - Each gate has its own limit of time; a look that is not over by then is given up, and that fails its gate.
   - A gate that does not pass is an answer, not a failure of this module; assert RV(passed).
   - Used by the role C(npu_verify), which is what playbooks call; options and results may change without notice.
   - For L2 a container is the node's own C(ls) over an empty root, with the node's own C(/usr) bound read-only. No registry is needed, and
@@ -27,14 +33,39 @@ options:
     description: Gates to judge.
     type: list
     elements: str
-    choices: [L0, L1, L2, L3]
-    default: [L0, L1, L2, L3]
+    choices: [L0, L1, L2, L3, L4]
+    default: [L0, L1, L2, L3, L4]
+  limits:
+    description:
+      - Seconds that each gate may take, V(L0) 60, V(L1) 180, V(L2) 430, V(L3) 30, V(L4) 120; only what differs has to be given.
+      - The node and its driver are looked at once for V(L0) and V(L1), within the sum of both.
+    type: dict
+    default: {}
+  pod_by:
+    description:
+      - What V(L4) is judged by. With V(pod) it is left to M(npu.fleet.npu_pod_gate), and RV(pod_due) tells whether it has to run.
+    type: str
+    choices: [admission, pod]
+    default: admission
+  pod_always:
+    description: With V(false) V(L4) is not judged again where nothing has changed since it passed on this node.
+    type: bool
+    default: true
+  kubelet_dir:
+    description: Folder of the kubelet.
+    type: path
+    default: /var/lib/kubelet
+  own_versions:
+    description:
+      - Where O(versions) names none, go by those of the node's own record, which passed here last; without a record by those on its disk.
+    type: bool
+    default: false
   versions:
     description: Pinned version of each component (C(driver), C(firmware), C(cann_toolkit), C(cann_kernels), C(docker_runtime)).
     type: dict
     default: {}
   runtime:
-    description: Name of the NPU runtime in the container engine. Empty where none is wanted.
+    description: Name of the NPU runtime in the container engine. Empty where none is wanted; L2 is not judged then.
     type: str
     default: ascend
   runtime_path:
@@ -86,7 +117,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: No container is started in check mode, so L2 is not judged.
+    details: No container is started in check mode, so L2 and L4 are not judged.
   diff_mode:
     support: none
   idempotent:
@@ -121,10 +152,36 @@ recorded:
   type: bool
   sample: false
 passed:
-  description: Did all gates pass?
+  description: Did no gate fail? One that was not judged does not count; RV(gates) tells why it was not.
   returned: always
   type: bool
   sample: true
+first_failed:
+  description: The first gate that failed, with the first check of it that did. V(null) where none failed.
+  returned: always
+  type: dict
+  contains:
+    gate:
+      description: Short name.
+      type: str
+      sample: L3
+    name:
+      description: What it is about.
+      type: str
+      sample: plugin
+    check:
+      description: The check.
+      type: str
+      sample: agent runs
+    reason:
+      description: What was seen, and what to do about it.
+      type: str
+      sample: "L3 plugin: agent runs: npu-agent.service is not active. `journalctl -u npu-agent -n 50` on the node tells why."
+summary:
+  description: One line for the node.
+  returned: always
+  type: str
+  sample: L0 passed, L1 passed, L2 passed, L3 failed, L4 not judged (no plugin is there to ask)
 gates:
   description: Verdict of each gate with its checks.
   returned: always
@@ -140,9 +197,33 @@ gates:
       type: str
       sample: container
     passed:
-      description: Did all its checks pass?
+      description: Did all its checks pass? V(null) where it was not judged.
       type: bool
       sample: true
+    judged:
+      description: Was it judged?
+      type: bool
+      sample: true
+    why:
+      description: Why it was not judged.
+      type: str
+      sample: null
+    by:
+      description: Of L4, V(admission) or V(pod).
+      type: str
+      sample: admission
+    seconds:
+      description: How long its look took. L0 and L1 share one.
+      type: float
+      sample: 1.3
+    limit:
+      description: How long it may take.
+      type: float
+      sample: 60
+    evidence:
+      description: What was asked, and what was seen.
+      type: dict
+      sample: {"asked": "http://127.0.0.1:8083/readyz", "seen": {}}
     checks:
       description: The checks, each with what was seen.
       type: list
@@ -182,6 +263,38 @@ container:
       description: Last lines of the runtime's own log, where a row did not pass.
       type: str
       sample: null
+pod:
+  description:
+    - Evidence of gate L4 by admission. C(id) of C(resource), the plugin's C(answer), and the C(row) of the container that got it. V(null)
+      where it was not judged so.
+  returned: always
+  type: dict
+  sample: {"by": "admission", "resource": "huawei.com/Ascend910", "id": "Ascend910-0"}
+pod_due:
+  description: Has M(npu.fleet.npu_pod_gate) to run? Only with O(pod_by=pod).
+  returned: always
+  type: bool
+  sample: false
+pod_print:
+  description: What the outcome of L4 depends on, as a checksum. V(null) where it was not got so far.
+  returned: always
+  type: str
+  sample: null
+pod_wanted:
+  description: What a pod on this node has to see, for M(npu.fleet.npu_pod_gate).
+  returned: always
+  type: dict
+  sample: {"resource": "huawei.com/Ascend910", "chips": [["davinci0"]], "managers": ["davinci_manager"]}
+versions:
+  description: The versions that L1 went by.
+  returned: always
+  type: dict
+  sample: {"driver": "25.5.0"}
+versions_from:
+  description: V(pins), or V(record) or V(disk) of the node with O(own_versions).
+  returned: always
+  type: str
+  sample: pins
 failures:
   description: One line for each check that did not pass, with what an operator can do about it.
   returned: always
@@ -196,32 +309,31 @@ npu:
   sample: {"present": true, "family": "a2"}
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.npu.fleet.plugins.module_utils import _gates, _gates_container
-from ansible_collections.npu.fleet.plugins.module_utils._command import run
-from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path
+from ansible_collections.npu.fleet.plugins.module_utils import _gates_verdict
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
-from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import engine_for
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.module_utils._gates_kubelet import KUBELET_DIR
+from ansible_collections.npu.fleet.plugins.module_utils._gates_run import LIMITS, Run
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
-from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options, observe
+from ansible_collections.npu.fleet.plugins.module_utils._observe import look_options
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
 from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import STATE_DIR
 
 ENGINES = ("auto", "docker", "containerd", "k3s", "rke2", "crio", "isulad")
-#: Options that say what is wanted of the node.
-WANTED = ("versions", "runtime", "engine", "unhealthy_allowed", "unhealthy_from", "chips", "seen_before")
 
 
 def argument_spec():
-    names = [gate for gate, unused in _gates.GATES]
+    names = [gate for gate, unused in _gates_verdict.GATES]
     return dict(
         look_options(),
         gates={"type": "list", "elements": "str", "choices": names, "default": names},
+        limits={"type": "dict", "default": {}},
+        pod_by={"type": "str", "choices": ["admission", "pod"], "default": "admission"},
+        pod_always={"type": "bool", "default": True},
+        kubelet_dir={"type": "path", "default": KUBELET_DIR},
+        own_versions={"type": "bool", "default": False},
         versions={"type": "dict", "default": {}},
         runtime={"type": "str", "default": "ascend"},
         runtime_path={"type": "path", "default": "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"},
@@ -236,49 +348,23 @@ def argument_spec():
     )
 
 
-def look_into_containers(npu, params):
-    """What real containers see, by the engine that counts; evidence for gate L2."""
-    engine, why = engine_of(npu["engines"], params["engine"])
-    if engine is None:
-        return {"error": "no container was tried: %s" % why}
-    family = FAMILIES.get(npu["family"])
-    if family is None:
-        return {"error": "the family of the chips is not known, so no container was tried"}
-    chips, managers, host = _gates_container.wanted_of(npu, family, params["dev_root"], params["unhealthy_from"])
-    if not chips:
-        return {"error": "no chip has a device node, so no container was tried"}
-    root, state = params["root"], under(params["root"], STATE_DIR)
-    path = runtime_path(engine, params["runtime"], params["runtime_path"])
-    tried = engine_for(run, engine, params["runtime"], path, os.path.join(state, "gates", "work"), root=root)
-    table = _gates_container.truth_table(chips, managers, family["device_prefix"])
-    known = _gates_container.fingerprint(npu, engine, params["runtime"], path, table, root=root)
-    return dict(_gates_container.probe(tried, table, host, known, state, root=root), engine=engine["name"])
-
-
-def judge(params, check_mode):
-    """Observation and verdicts."""
-    gates = [g for g in params["gates"] if not (check_mode and g == "L2")]
-    npu = observe(params)
-    container = look_into_containers(npu, params) if "L2" in gates else None
-    verdicts = _gates.judge(
-        npu,
-        dict({key: params[key] for key in WANTED}, gates=gates),
-        container=container,
-        plugin=_gates.probe_plugin(params["agent_url"]) if "L3" in gates else None,
-    )
-    return {
-        "passed": all(v["passed"] for v in verdicts),
-        "gates": verdicts,
-        "failures": _gates.failures(verdicts),
-        "container": container,
-        "npu": npu,
-    }
+def check_limits(limits):
+    """Raise FleetError for a gate that there is not, or seconds that are none."""
+    for gate, seconds in sorted(limits.items()):
+        try:
+            good = gate in LIMITS and float(seconds) > 0
+        except (TypeError, ValueError):
+            good = False
+        if not good:
+            raise FleetError("npu_verify_limits has %s: %s." % (gate, seconds), "gate_limit_invalid", object=gate, observed=seconds,
+                             hint="Give seconds above 0 for gates among %s." % ", ".join(sorted(LIMITS)))
 
 
 def promote(params, answer, check_mode):
     """Whether the node learned that these versions pass. L1 alone proves versions, so without it nothing was proved."""
-    judged = [verdict["gate"] for verdict in answer["gates"]]
-    if not (params["record"] and answer["passed"] and "L1" in judged and params["versions"]):
+    judged = [verdict["gate"] for verdict in answer["gates"] if verdict.get("judged", True)]
+    # A pod that is still to come may show that they do not.
+    if not (params["record"] and answer["passed"] and "L1" in judged and params["versions"] and not answer.get("pod_due")):
         return False
     return _good.promote(under(params["root"], STATE_DIR), params["versions"], under(params["root"], params["cache_dir"]), check_mode)
 
@@ -286,7 +372,8 @@ def promote(params, answer, check_mode):
 def main():
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
     try:
-        answer = judge(module.params, module.check_mode)
+        check_limits(module.params["limits"])
+        answer = Run(module.params, module.check_mode).run()
         recorded = promote(module.params, answer, module.check_mode)
         module.exit_json(changed=recorded, recorded=recorded, **answer)
     except FleetError as error:

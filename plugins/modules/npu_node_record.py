@@ -2,24 +2,26 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Note on a node that a set of versions failed there, or forget that."""
+"""Note on a node that a set of versions failed there, or forget that, or that it passed."""
 
 DOCUMENTATION = r"""
 ---
 module: npu_node_record
-short_description: Note which versions failed on a node (internal)
+short_description: Note which versions failed or passed on a node (internal)
 version_added: 0.1.0
 description:
   - Internal to this collection, used by its roles and playbooks; options and results may change without notice.
   - The record is a file of its own in C(/var/lib/npu-fleet). A plan refuses versions that failed on a node until that is forgotten.
-  - What passed is noted by M(npu.fleet.npu_gates), and is no longer noted as failed then.
+  - What passed is noted by M(npu.fleet.npu_gates), and is no longer noted as failed then. Where the last gate was a pod of the cluster,
+    which that module does not see, it is noted here.
 options:
   action:
     description:
       - With V(mark_failed) O(components) are noted with O(reason).
       - With V(clear_failed) they are forgotten; without O(components) everything that failed.
+      - With V(mark_passed) O(components) are noted as the node's way back, and O(pod_print) as that of the last pod that passed.
     type: str
-    choices: [mark_failed, clear_failed]
+    choices: [mark_failed, clear_failed, mark_passed]
     required: true
   components:
     description: Version of each component (C(driver), C(firmware), C(cann_toolkit), C(cann_kernels), C(docker_runtime)).
@@ -27,6 +29,10 @@ options:
   reason:
     description: What went wrong, for an operator. Required with O(action=mark_failed).
     type: str
+  pod_print:
+    description: What M(npu.fleet.npu_gates) returned by that name. Empty for none.
+    type: str
+    default: ''
 extends_documentation_fragment:
   - npu.fleet._attributes
 attributes:
@@ -87,6 +93,7 @@ record:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.npu.fleet.plugins.module_utils import _gates_note
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
 from ansible_collections.npu.fleet.plugins.module_utils._packages._journal import STATE_DIR
@@ -94,9 +101,10 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages._journal impor
 
 def argument_spec():
     return {
-        "action": {"type": "str", "required": True, "choices": ["mark_failed", "clear_failed"]},
+        "action": {"type": "str", "required": True, "choices": ["mark_failed", "clear_failed", "mark_passed"]},
         "components": {"type": "dict"},
         "reason": {"type": "str"},
+        "pod_print": {"type": "str", "default": ""},
     }
 
 
@@ -104,6 +112,10 @@ def change(params, check_mode, state_dir=STATE_DIR):
     """Do what was asked for; return whether the record differs now."""
     if params["action"] == "mark_failed":
         return _good.mark_failed(state_dir, params["components"], params["reason"], check_mode)
+    if params["action"] == "mark_passed":
+        if params["pod_print"] and not check_mode:
+            _gates_note.note(state_dir, params["pod_print"], "pod")
+        return bool(params["components"]) and _good.promote(state_dir, params["components"], check_mode=check_mode)
     return _good.clear_failed(state_dir, params["components"], check_mode)
 
 

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from ansible_collections.npu.fleet.plugins.module_utils import _gates
+from ansible_collections.npu.fleet.plugins.module_utils import _gates, _gates_plugin, _gates_verdict
 
 from .observed import converged
 
 WANTED = {
-    "gates": ["L0", "L1", "L2", "L3"],
+    "gates": ["L0", "L1", "L2", "L3", "L4"],
     "runtime": "ascend",
     "unhealthy_allowed": 0,
     "versions": {
@@ -38,12 +38,39 @@ def with_row(number, **changes):
     """The evidence with one row that did not pass."""
     rows = [dict(row, passed=False, **changes) if n == number else row for n, row in enumerate(CONTAINER["rows"])]
     return dict(CONTAINER, rows=rows)
-PLUGIN = {"status": {"registered": True, "stream_open": True, "healthy": 8, "total": 8, "resource": "huawei.com/Ascend910", "reasons": []}}
 
 
-def failed(npu, wanted=None, container=None, plugin=None):
-    verdicts = _gates.judge(npu, wanted or WANTED, container or CONTAINER, plugin or PLUGIN)
-    return {v["gate"] for v in verdicts if not v["passed"]}, " | ".join(_gates.failures(verdicts))
+RESOURCE = "huawei.com/Ascend910"
+IDS = [f"Ascend910-{n}" for n in range(8)]
+
+
+def told(*reasons, healthy=None, total=8, **more):
+    """What /readyz says, with a reason for each chip that is not offered."""
+    healthy = total - len(reasons) if healthy is None else healthy
+    resource = {"resource": RESOURCE, "healthy": healthy, "total": total, "reasons": list(reasons)}
+    return {"registered": True, "stream_open": True, "healthy": healthy, "total": total, "resource": RESOURCE, "reasons": list(reasons),
+            "resources": [resource], **more}
+
+
+def kubelet(ids=IDS, error=None):
+    return {"socket": "/k.sock", "allocatable": {RESOURCE: list(ids)}, "used": {}, "error": error}
+
+
+PLUGIN = {"status": told(), "kubelet": kubelet()}
+POD = {
+    "by": "admission", "why": None, "resource": RESOURCE, "id": "Ascend910-0", "error": None, "left": [], "not_mounted": [], "log": None,
+    "answer": {"envs": {"ASCEND_VISIBLE_DEVICES": "0"}, "devices": [{}, {}], "mounts": [], "annotations": {}, "cdi_devices": []},
+    "row": {"name": "pod", "value": "Ascend910-0", "expected": ONE, "seen": ONE, "passed": True, "error": None, "seconds": 0.5},
+}
+
+
+def judged(npu, wanted=None, container=None, plugin=None, pod=None):
+    return _gates.judge(npu, wanted or WANTED, container=container or CONTAINER, plugin=plugin or PLUGIN, pod=pod or POD)
+
+
+def failed(npu, wanted=None, container=None, plugin=None, pod=None):
+    verdicts = judged(npu, wanted, container, plugin, pod)
+    return {v["gate"] for v in verdicts if v["passed"] is False}, " | ".join(_gates_verdict.failures(verdicts))
 
 
 def test_a_converged_node_passes_all():
@@ -92,13 +119,13 @@ def test_one_fault_fails_its_gate(spoil, gate, words):
 def test_every_check_has_a_hint_and_every_hint_a_check():
     """A component's name is the name of its check; all but firmware share one hint."""
     error = {"error": "no"}
-    names = {
+    names = {"in time"} | {
         check["name"]
         for container in (CONTAINER, error, with_row(0, seen=None)) for plugin in (PLUGIN, error)
-        for verdict in _gates.judge(converged(), WANTED, container, plugin) for check in verdict["checks"]
+        for verdict in judged(converged(), None, container, plugin) for check in verdict["checks"]
     }
-    assert names - set(_gates.HINTS) == set(WANTED["versions"]) - {"firmware"}
-    assert set(_gates.HINTS) - names == set()
+    assert names - set(_gates_verdict.HINTS) == set(WANTED["versions"]) - {"firmware"}
+    assert set(_gates_verdict.HINTS) - names == set()
 
 
 @pytest.mark.parametrize(
@@ -163,14 +190,135 @@ def test_the_host_gate_looks_at_the_engine_that_counts():
     npu["engines"][1]["kubelet"] = True
     assert failed(npu)[0] == set()
     npu["engines"][0]["kubelet"], npu["engines"][1]["kubelet"] = None, None
-    assert failed(npu)[0] == {"L0", "L2"}
+    assert failed(npu)[0] == {"L0"}
     assert failed(npu, dict(WANTED, engine="docker"))[0] == set()
 
 
-def test_plugin_and_driver_must_agree():
-    gates, text = failed(converged(), plugin={"status": dict(PLUGIN["status"], healthy=7)})
+def test_a_chip_that_the_plugin_does_not_offer_is_named_with_its_reason():
+    why = "Ascend910-3: went out of service 5 times within 600 s"
+    seen = {"status": told(why), "kubelet": kubelet([one for one in IDS if one != "Ascend910-3"])}
+    gates, text = failed(converged(), plugin=seen)
     assert gates == {"L3"}
-    assert "plugin 7 of 8" in text
+    assert "plugin 7 of 8 healthy, driver 8 of 8" in text
+    assert "/dev/davinci3: the driver calls it OK, the plugin does not offer it: " + why in text
+    assert failed(converged(), dict(WANTED, unhealthy_allowed=1), plugin=seen)[0] == set()
+
+
+def test_a_chip_that_is_missing_in_the_plugin_is_named():
+    seen = {"status": told(total=7), "node": {"chip_names": IDS[:7]}, "kubelet": kubelet(IDS[:7])}
+    gates, text = failed(converged(), plugin=seen)
+    assert gates == {"L3"}
+    assert "/dev/davinci7 is not among its chips" in text
+
+
+def test_a_count_without_reasons_is_no_explanation():
+    gates, text = failed(converged(), plugin={"status": told(healthy=7)})
+    assert gates == {"L3"}
+    assert "does not offer 1 chip(s), and no reason of it names them" in text
+
+
+def test_a_fault_code_that_the_plugin_knows_as_harmless_fails_no_gate():
+    """The driver's number is the worst of what the codes may mean; the plugin goes by the codes."""
+    npu = converged()
+    npu["chips"][2].update(health="Alarm", error_codes=["80E01801"])
+    verdicts = judged(npu)
+    assert [v["gate"] for v in verdicts if v["passed"] is False] == []
+    details = " ".join(check["detail"] for verdict in verdicts for check in verdict["checks"])
+    assert "davinci2 Alarm (by fault codes that the plugin knows as harmless: 80E01801)" in details
+    assert "/dev/davinci2: the driver calls it Alarm, the plugin offers it: it goes by the fault codes 80E01801" in details
+    # The same code, and the plugin takes the chip out for it.
+    gates, _text = failed(npu, plugin={"status": told("Ascend910-2: fault code 80E01801: RestartNPU")})
+    assert gates == {"L1"}
+    verdicts = judged(npu, plugin={"status": told("Ascend910-2: fault code 80E01801: RestartNPU")})
+    assert "RestartNPU" in verdicts[3]["checks"][2]["detail"]
+
+
+def test_without_a_code_the_driver_is_not_overruled():
+    npu = converged()
+    npu["chips"][2].update(health="Alarm", error_codes=[])
+    gates, text = failed(npu)
+    assert gates == {"L1", "L3"}
+    assert "tells no fault code that would explain it" in text
+
+
+@pytest.mark.parametrize(("seen", "passed", "words"), [
+    (kubelet(), True, "kubelet 8, plugin 8"),
+    (kubelet(error="there is no /k.sock"), True, "not compared: there is no /k.sock"),
+    (kubelet(IDS[:7]), False, "kubelet 7, plugin 8"),
+    (kubelet([]), False, "kubelet 0, plugin 8"),
+])
+def test_kubelet_has_the_same_ids(seen, passed, words):
+    verdict = judged(converged(), plugin={"status": told(), "kubelet": seen})[3]
+    assert verdict["passed"] is passed
+    assert words in verdict["checks"][-1]["detail"]
+
+
+def test_kubelet_must_not_have_what_the_plugin_calls_unfit():
+    seen = {"status": told("Ascend910-3: fault"), "kubelet": kubelet([one for one in IDS if one != "Ascend910-4"])}
+    gates, text = failed(converged(), dict(WANTED, unhealthy_allowed=1), plugin=seen)
+    assert gates == {"L3"}
+    assert "kubelet still has Ascend910-3" in text
+
+
+def test_in_daemonset_mode_there_is_no_unit():
+    npu = converged()
+    npu["agent"].update(active=False, unit_sha256=None, version=None)
+    assert failed(npu, plugin={"status": told(version="0.1.0"), "kubelet": kubelet()})[0] == set()
+    assert failed(npu, plugin={"error": "refused"})[0] == {"L3"}
+
+
+@pytest.mark.parametrize(("pod", "words"), [
+    (dict(POD, error="Allocate: /dev/davinci0 does not exist"), "plugin allocates: Allocate: /dev/davinci0 does not exist"),
+    (dict(POD, row=dict(POD["row"], passed=False, seen=["davinci0"])), "expected davinci0 davinci_manager, saw davinci0"),
+    (dict(POD, row=dict(POD["row"], passed=False, seen=None, error="exit status 1")), "davinci_manager, no container: exit status 1"),
+    (dict(POD, left=["container abc"]), "no container is left: container abc"),
+])
+def test_each_way_an_admission_can_be_wrong(pod, words):
+    gates, text = failed(converged(), pod=pod)
+    assert gates == {"L4"}
+    assert words in text
+
+
+def test_what_cannot_be_judged_says_why_and_fails_nothing():
+    verdict = judged(converged(), pod={"why": "no id is free: Ascend910-0 by default/job"})[4]
+    assert (verdict["passed"], verdict["judged"], verdict["why"]) == (None, False, "no id is free: Ascend910-0 by default/job")
+
+
+@pytest.mark.parametrize(("spoil", "first", "not_judged"), [
+    (("present", False), ("L0", "npu present"), ["L1", "L2", "L3", "L4"]),
+    (("running_packages", ["firmware"]), ("L0", "no package runs"), ["L2", "L4"]),
+    (("engines.0.active", False), ("L0", "container engine"), ["L2", "L4"]),
+    (("versions.driver.running", "24.1"), ("L1", "driver"), []),
+    (("agent.active", False), ("L3", "agent runs"), ["L4"]),
+])
+def test_the_first_gate_decides_and_what_makes_no_sense_after_it_is_not_judged(spoil, first, not_judged):
+    npu = converged()
+    change(*spoil)(npu)
+    verdicts = judged(npu)
+    found = _gates_verdict.first_failed(verdicts)
+    assert (found["gate"], found["check"]) == first
+    assert found["reason"] == _gates_verdict.failures(verdicts)[0]
+    assert [v["gate"] for v in verdicts if not v["judged"]] == not_judged
+    assert all(v["why"] and v["passed"] is None for v in verdicts if not v["judged"])
+
+
+def test_the_summary_is_one_line():
+    npu = converged()
+    npu["agent"]["active"] = False
+    assert _gates_verdict.summary(judged(npu)) == (
+        "L0 passed, L1 passed, L2 passed, L3 failed, L4 not judged (no plugin is there to ask)")
+
+
+def test_a_board_is_on_no_bus():
+    npu = converged()
+    npu.update(backend="rockchip", family="rk3588", families=["rk3588"])
+    npu["chips"] = [dict(npu["chips"][0], pci_address=None, phy_id=None, logic_id=0, evidence={
+        "pci": None, "driver": "RKNPU", "device_node": True})]
+    wanted = dict(WANTED, versions={}, runtime="")
+    seen = {"status": told(total=1), "kubelet": kubelet(["npu-rk3588-0"])}
+    assert failed(npu, wanted, plugin=seen)[0] == set()
+    npu["chips"][0]["evidence"]["driver"] = None
+    assert failed(npu, wanted, plugin=seen)[0] == {"L1"}
 
 
 def test_a_broken_chip_may_be_allowed_and_the_plugin_must_know_it():
@@ -178,7 +326,8 @@ def test_a_broken_chip_may_be_allowed_and_the_plugin_must_know_it():
     npu["chips"][0]["health"] = "Alarm"
     wanted = dict(WANTED, unhealthy_allowed=1)
     assert failed(npu, wanted)[0] == {"L3"}
-    assert failed(npu, wanted, plugin={"status": dict(PLUGIN["status"], healthy=7)})[0] == set()
+    assert failed(npu, wanted, plugin={"status": told("Ascend910-0: DCMI health major")})[0] == set()
+    assert failed(npu, wanted, plugin={"status": told(healthy=7)})[0] == set()
 
 
 def test_a_warning_keeps_a_chip_in_service_as_the_agent_does():
@@ -191,7 +340,7 @@ def test_a_warning_keeps_a_chip_in_service_as_the_agent_does():
 def test_a_chip_that_went_during_the_run_fails_the_host_gate():
     npu = converged()
     gone = npu["chips"].pop(3)["pci_address"]
-    agreeing = {"status": dict(PLUGIN["status"], healthy=7, total=7)}
+    agreeing = {"status": told(total=7)}
     assert failed(npu, plugin=agreeing)[0] == set()
     wanted = dict(WANTED, seen_before=[c["pci_address"] for c in converged()["chips"]])
     gates, text = failed(npu, wanted, plugin=agreeing)
@@ -235,14 +384,14 @@ def readyz():
 
 def test_plugin_that_is_not_ready_still_tells_why(readyz, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:1")  # a proxy must not be asked for loopback
-    answer = _gates.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")
+    answer = _gates_plugin.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")
     assert answer["status"]["reasons"] == ["waiting for kubelet"]
 
 
 def test_plugin_that_does_not_answer():
-    assert "does not answer" in _gates.probe_plugin("http://127.0.0.1:9/readyz", timeout=1)["error"]
+    assert "does not answer" in _gates_plugin.probe_plugin("http://127.0.0.1:9/readyz", timeout=1)["error"]
 
 
 def test_plugin_that_answers_nonsense(readyz):
     readyz.RequestHandlerClass.body = b"<html>"
-    assert "not JSON" in _gates.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")["error"]
+    assert "not JSON" in _gates_plugin.probe_plugin(f"http://127.0.0.1:{readyz.server_port}/readyz")["error"]
