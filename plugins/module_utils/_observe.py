@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything about one node in one look: what npu_info returns and what the gates judge. Private to the collection."""
 
-from ansible_collections.npu.fleet.plugins.module_utils import _agent, _detached, _engine
+from ansible_collections.npu.fleet.plugins.module_utils import _agent, _detached, _device_group, _engine
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import holders, under, users_present
 from ansible_collections.npu.fleet.plugins.module_utils._packages._node import see
@@ -35,7 +35,10 @@ def versions(hardware, components):
 
 
 def observe(params, ask=True):
-    """Everything about this node; without ``ask`` but for what only its driver knows. Raises FleetError when its own files cannot be read."""
+    """Everything about this node; without ``ask`` but for what only its driver knows.
+
+    Raises FleetError when its own files cannot be read.
+    """
     root = params["root"]
     # First, so that a package that ends while we look is still one that runs: what it leaves may be seen half done.
     at_work = running_packages(under(root, _detached.STATE_DIR))
@@ -55,6 +58,7 @@ def observe(params, ask=True):
         engines=_engine.observe(run, root),
         agent=_agent.observe(root, run),
         holders=holders(params["proc_root"], hardware["device_nodes"]),
+        device_group=_device_group.group_of(root),
         users=users_present(sorted({DEFAULT_USER, username}), root),
         running_packages=at_work,
         reboot_required=bool(reasons),

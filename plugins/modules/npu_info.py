@@ -271,6 +271,12 @@ npu:
       type: list
       elements: dict
       sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null, "pod_uid": null, "unit": "training.service"}]
+    device_group:
+      description:
+        - Number of the group that a rule of M(npu.fleet.npu_device_group) gives a Rockchip NPU's nodes to; V(0) without such a rule, V(none)
+          when it was changed by hand.
+      type: int
+      sample: 0
     users:
       description: Does the driver's user exist?
       type: dict

@@ -10,7 +10,7 @@ short_description: Remove what this collection keeps on a node (internal)
 version_added: 0.1.0
 description:
   - Internal to this collection, used by the playbook C(npu.fleet.remove); options and results may change without notice.
-  - Removes the folders C(/var/cache/npu-fleet) and C(/var/lib/npu-fleet), users and groups that were made here for the driver, and folders
+  - Removes the folders C(/var/cache/npu-fleet) and C(/var/lib/npu-fleet), the udev rule of M(npu.fleet.npu_device_group), users and groups that were made here for the driver, and folders
     that the packages left empty. A home goes only when nobody has put files into it.
   - To be called when driver and firmware are gone. They still need their user, and a removal needs the memory of what was installed.
 extends_documentation_fragment:
@@ -93,7 +93,7 @@ def argument_spec():
 
 def clean(check_mode):
     """Do it; return the result."""
-    if not any(os.path.lexists(path) for path in _clean.OURS + _clean.WHEN_EMPTY):
+    if not any(os.path.lexists(path) for path in _clean.OURS + _clean.FILES + _clean.WHEN_EMPTY):
         return {"changed": False, "removed": [], "left": [], "stays": _clean.stays("/")}
     found = _clean.todo("/", Accounts)
     paths, users, groups = found

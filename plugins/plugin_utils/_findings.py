@@ -281,7 +281,8 @@ def hardware_notes(host):
 def board_chips(host):
     """What keeps a Rockchip board's NPU from work. None of it is an error: no step mends a kernel, and the gates say what does not work."""
     for chip in host.observed["chips"]:
-        for problem in _findings_rockchip.of_chip(chip, host.observed["versions"]["driver"]["running"]):
+        driver = host.observed["versions"]["driver"]["running"]
+        for problem in _findings_rockchip.of_chip(chip, driver) + _findings_rockchip.access(chip):
             yield finding(*problem)
 
 

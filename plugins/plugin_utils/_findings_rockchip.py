@@ -19,6 +19,19 @@ NODES_HINT = "`ls -l /dev/dri /dev/rknpu` and `dmesg | grep -i rknpu` on the nod
 VERSION_HINT = "`mount -t debugfs none /sys/kernel/debug`, or look into `dmesg | grep -i rknpu`."
 
 
+def access(chip):
+    """The same about who may open the nodes: a device keeps the host's number of its group in a container."""
+    groups = [group for group in chip.get("device_groups") or [] if group]
+    if not chip["device_nodes"] or chip.get("device_groups") is None:
+        return []
+    if groups:
+        numbers = ", ".join(map(str, groups))
+        message = f"A pod that does not run as root gets to the NPU by supplementalGroups: [{numbers}]."
+        return [("note", "device_groups", chip["name"], message, "")]
+    message = f"Only root may open the nodes of the NPU ({', '.join(chip['device_nodes'])}), here and in pods."
+    return [("note", "device_groups", chip["name"], message, "npu_driver_device_group: NUMBER gives them to a group.")]
+
+
 def of_chip(chip, driver):
     """[(severity, code, object, message, hint)] of one chip. ``driver``: version of the driver, None where nobody tells."""
     name = chip["name"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_engine, _findings_space, _plan_checks, _plan_pins
 from ansible_collections.npu.fleet.plugins.plugin_utils._findings import CHIP_COMPONENTS
-from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step
+from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step, group_step
 
 #: Seconds of a package as public transcripts show them (docs/facts.md, P 2): a driver for one card in about a minute, one over an
 #: old driver with a build of its modules in four and a half; firmware in 12 s a card. Of the others nobody has told.
@@ -86,6 +86,7 @@ def make_plan(observed, wanted):
         "packages": todo,
         "components": in_rows(steps),
         "engine": engine,
+        "device_group": group_step(observed, wanted),
         "versions": pins.versions,
         "release": release,
         "verdict": verdict,
@@ -109,7 +110,8 @@ def make_plan(observed, wanted):
     ]
     packages = [] if refused else todo
     return dict(
-        plan, packages=packages, refused=refused, findings=findings, changes=len(packages) + (plan["engine"]["action"] != "none"),
+        plan, packages=packages, refused=refused, findings=findings,
+        changes=len(packages) + sum(plan[part]["action"] != "none" for part in ("engine", "device_group")),
     )
 
 
@@ -131,6 +133,9 @@ def render(plan, everything=False):
     lines += [f"{r['component']:<14} refused    {r['reason']} {r['hint']}".rstrip() for r in plan["refused"]]
     if plan["engine"]["action"] != "none":
         lines.append(f"{'engine':<14} {plan['engine']['action']:<10} {plan['engine']['reason']}")
+    group = plan.get("device_group") or {"action": "none"}  # a way back has none
+    if group["action"] != "none":
+        lines.append(f"{'device group':<14} {group['action']:<10} {group['reason']}")
     shown = ("warning", "note") if everything else ("warning",)
     for one in plan["findings"]:
         if one["severity"] in shown:

@@ -246,6 +246,8 @@ def beyond_approved(plan, approved):
     found = beyond(plan, approved)
     if plan["engine"]["action"] != "none" and approved["engine"]["action"] == "none":
         found.append(f"engine -> {plan['engine']['action']} ({plan['engine']['reason']})")
+    if plan["device_group"]["action"] != "none" and (approved.get("device_group") or {}).get("group") != plan["device_group"]["group"]:
+        found.append(f"device group -> {plan['device_group']['action']} ({plan['device_group']['reason']})")
     if plan["reboot_expected"] and not approved["reboot_expected"]:
         found.append("a reboot")
     return found

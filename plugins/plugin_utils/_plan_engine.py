@@ -1,11 +1,15 @@
 # Copyright (c) 2026 npu.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run would change in the container engine of one node. Pure. Private to the collection."""
+"""What a run would change on one node beside packages: the engine's entry of the runtime, the rule of a board's device nodes.
+
+Pure. Private to the collection.
+"""
 
 from __future__ import annotations
 
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import ROCKCHIP
 from ansible_collections.npu.fleet.plugins.plugin_utils._plan_checks import flag
 
 
@@ -31,6 +35,17 @@ def engine_step(observed, wanted):
     if missing:
         return {"action": "register", "reason": missing}
     return {"action": "none", "reason": f"{engine['name']} has {name} -> {path}"}
+
+
+def group_step(observed, wanted):
+    """'write', 'remove' or 'none' for the udev rule that gives a board's NPU to a group; the vendor's driver of a card has its own way."""
+    group, now = int(wanted.get("device_group") or 0), observed.get("device_group", 0)
+    if observed.get("backend") != ROCKCHIP or now == group:
+        return {"action": "none", "group": group, "reason": "nothing to change"}
+    was = "changed by hand" if now is None else f"for the group {now}" if now else "not there"
+    action = "write" if group else "remove"
+    reason = f"the rule of the NPU's nodes is {was}, wanted is {f'the group {group}' if group else 'none'}"
+    return {"action": action, "group": group, "reason": reason}
 
 
 def _missing_in_file(engine, wanted):

@@ -6,11 +6,14 @@
 import os
 import shutil
 
+from ansible_collections.npu.fleet.plugins.module_utils import _device_group
 from ansible_collections.npu.fleet.plugins.module_utils._files import under
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good, _journal
 
 #: Removed with all that is in them: nobody but this collection writes there.
 OURS = (_good.CACHE_DIR, _journal.STATE_DIR)
+#: Single files of ours among those of others.
+FILES = (_device_group.RULE,)
 #: Removed when nothing is in them any more, innermost first.
 WHEN_EMPTY = (
     "/etc/npu-fleet", "/run/npu-fleet", "/etc/Ascend", "/usr/local/Ascend/ascend-toolkit", "/usr/local/Ascend/nnrt",
@@ -34,7 +37,7 @@ def created(state_dir):
 
 def todo(root, accounts):
     """Return what there is to remove: (paths, users, groups). ``accounts`` tells which users and groups exist (and their homes)."""
-    paths = [path for path in OURS if os.path.lexists(under(root, path))]
+    paths = [path for path in OURS + FILES if os.path.lexists(under(root, path))]
     paths += [path for path in WHEN_EMPTY if _would_be_empty(root, path)]
     users, groups = created(under(root, _journal.STATE_DIR))
     return paths, [name for name in users if accounts.home(name)], [name for name in groups if accounts.group(name)]
@@ -59,7 +62,7 @@ def remove(root, found, accounts, run):
             left += _try(["groupdel", name], "group %s" % name, run)
     for path in [path for path in paths if path not in OURS]:
         try:
-            os.rmdir(under(root, path))
+            (os.unlink if path in FILES else os.rmdir)(under(root, path))
         except OSError as error:
             left.append("%s: %s" % (path, error.strerror))
     for path in OURS:

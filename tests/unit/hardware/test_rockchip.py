@@ -146,7 +146,7 @@ def test_npu_info_of_a_board(observe):
     assert {state["state"] for state in npu["components"].values()} == {"absent"}
     # No packages of a vendor: what runs is not held against what is on disk.
     assert (npu["query"]["error"], npu["reboot_required"], npu["notes"]) == (None, False, [])
-    assert npu["chips"][0]["device_groups"] == [0]
+    assert (npu["chips"][0]["device_groups"], npu["device_group"]) == ([0], 0)
 
 
 def test_npu_info_without_any_npu(observe, tmp_path):

@@ -95,3 +95,15 @@ def test_what_can_not_be_removed_is_told(node, tmp_path):
     note_created(node, "user HwHiAiUser")
     left = _clean.remove(str(node), _clean.todo(str(node), accounts), accounts, lambda words, seconds: Result(8, "user is logged in"))
     assert left == ["user HwHiAiUser: user is logged in"]
+
+
+def test_our_rule_of_device_nodes_goes_and_those_of_others_stay(node, tmp_path):
+    rules = node / "etc/udev/rules.d"
+    rules.mkdir(parents=True)
+    for name in ("70-npu-fleet-rknpu.rules", "99-mine.rules"):
+        (rules / name).write_text("x\n")
+    accounts = Accounts(tmp_path)
+    found = _clean.todo(str(node), accounts)
+    assert "/etc/udev/rules.d/70-npu-fleet-rknpu.rules" in found[0]
+    assert _clean.remove(str(node), found, accounts, accounts.run) == []
+    assert [path.name for path in rules.iterdir()] == ["99-mine.rules"]

@@ -6,7 +6,7 @@ import copy
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
-from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_settings, _findings, _plan, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_settings, _findings, _plan, _plan_checks, _plan_pins
 
 from .observed import WANTED, bare, chip, component
 from .test_findings import GOOD
@@ -16,7 +16,7 @@ def board(preflight=None, driver="0.9.8", **changes):
     one = {
         "stack": "rknpu-drm", "cores": 3, "name": "RK3588", "family": "rk3588", "error": None, "error_codes": [], "card_id": None,
         "device_id": None, "phy_id": None, "pci_address": None, "pci_device": None, "firmware_version": None,
-        "device_node": "/dev/dri/renderD129", "device_nodes": ["/dev/dri/card1", "/dev/dri/renderD129"], "device_groups": [44, 106],
+        "device_node": "/dev/dri/renderD129", "device_nodes": ["/dev/dri/card1", "/dev/dri/renderD129"], "device_groups": None,
         "evidence": {"pci": None, "driver": "RKNPU", "device_node": True},
     }
     npu = bare()
@@ -127,3 +127,35 @@ def test_the_backend_is_written_for_a_board_only():
 def test_a_board_needs_no_depot_for_its_pins():
     pins = _plan_pins.pins_of(board(), dict(WANTED, depot=""))
     assert (pins.components, pins.packages) == ({}, None)
+
+
+# --- who may open the nodes ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("groups", "words"), [
+    ([44, 106], "supplementalGroups: [44, 106]"), ([0, 106], "supplementalGroups: [106]"), ([0], "Only root may open"),
+    ([], "Only root may open"),
+])
+def test_the_groups_of_the_nodes_are_told(groups, words):
+    [one] = _plan.make_plan(board(device_groups=groups), dict(WANTED, versions={}))["findings"]
+    assert (one["severity"], one["code"]) == ("note", "device_groups")
+    assert words in one["message"]
+
+
+def test_nodes_that_are_not_there_belong_to_nobody():
+    assert _plan.make_plan(board(device_groups=[], device_nodes=[]), dict(WANTED, versions={}))["findings"] == []
+
+
+@pytest.mark.parametrize(("now", "wanted", "action"), [
+    (0, 0, "none"), (0, None, "none"), (0, 990, "write"), (990, 990, "none"), (990, 991, "write"), (990, 0, "remove"), (None, 990, "write"),
+    (None, 0, "remove"), (0, "990", "write"),
+])
+def test_the_rule_of_the_nodes_follows_the_option(now, wanted, action):
+    plan = _plan.make_plan(dict(board(), device_group=now), dict(WANTED, versions={}, device_group=wanted))
+    assert (plan["device_group"]["action"], plan["changes"]) == (action, int(action != "none"))
+    assert any("device group" in line for line in _plan.render(plan)) is (action != "none")
+    assert bool(_plan_checks.beyond_approved(plan, dict(plan, device_group={"action": "none", "group": 0}))) is (action == "write")
+
+
+def test_a_card_has_its_own_way():
+    npu = dict(bare(), backend="ascend", device_group=0)
+    assert _plan.make_plan(npu, dict(WANTED, versions={}, device_group=990))["device_group"]["action"] == "none"
