@@ -61,7 +61,8 @@ def refusal(path):
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
-        unknown = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
+        # Gone meanwhile: the next look tells that better.
+        unknown = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOENT)
         return "" if error.errno in unknown else error.strerror or str(error)
     return ""
 

@@ -80,8 +80,13 @@ def names_that_matter(folder, settings):
 
 def look(settings, clock, once):
     asked, unseen = clock(), blind(settings)
-    if not unseen:
-        once.update((path, entry) for entry in settings.devices for path in found(entry, settings))
+    problems = list(unseen)
+    for path, entry in [] if unseen else [(path, entry) for entry in settings.devices for path in found(entry, settings)]:
+        # What a pattern matches beside devices is no device that was lost. A path that is written out is one.
+        if path in once or nodes.number_of(path) is not None or path in literal(entry, settings):
+            once[path] = entry
+        else:
+            problems.append(f"{path} is left out: it is no device node, and a pattern of `devices` matches it")
     same, chips = nodes.same_device(once), []
     taken: dict = {}  # natural id: path
     for path, entry in sorted(once.items(), key=lambda item: order(item[0])):
@@ -95,7 +100,7 @@ def look(settings, clock, once):
             device_node=path, device_node_present=os.path.lexists(path), node_trouble=trouble(path, entry, settings) or same.get(path, ""),
             unfit=unopened(path, entry), asked_at=asked, natural=natural, prefix=prefix, resource=entry["resource"],
         ))
-    return Sight(bool(chips or unseen), chips, unseen, not unseen)
+    return Sight(bool(chips or unseen), chips, problems, not unseen)
 
 
 def found(entry, settings):
