@@ -61,6 +61,7 @@ def parse(argv):
     join = commands.add_parser("join", help="report the node's status to an API server, also after a restart")
     join.add_argument("--server", required=True, metavar="URL", help="HOST:PORT means http")
     join.add_argument("--token", default="", help="bearer token")
+    join.add_argument("--pods", action="store_true", help="take the pods that end by themselves, too, and run their containers by docker")
     restart = commands.add_parser("restart", help="as systemctl restart kubelet does")
     restart.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="time between stop and start")
     restart.add_argument("--same-inode", action="store_true", help="the new kubelet.sock has the number of the old one")

@@ -11,6 +11,7 @@ import threading
 import time
 
 from . import node, registration, topology
+from .cluster import Cluster
 from .control import SOCKET, Control
 from .devices import GRACE_SECONDS, Devices
 from .journal import Journal
@@ -48,6 +49,7 @@ class Kubelet:
         self.status = node.NodeStatus(self.devices, options.node, options.status_seconds, kept, log)
         self.status.start()
         threading.Thread(target=self.sync, daemon=True).start()
+        Cluster(self, log).start()
         self.waiting = {}  # pods that the scheduler has not placed: kubelet does not know them
         self.control = Control(options.control, self)
 
@@ -77,8 +79,8 @@ class Kubelet:
         self.status.report()
         return self.status.last
 
-    def do_join(self, server, token=""):
-        self.status.join_cluster(server, token)
+    def do_join(self, server, token="", pods=False):
+        self.status.join_cluster(server, token, pods)
         return {"node": self.options.node, "server": server}
 
     # Plugins.

@@ -21,8 +21,8 @@ class NodeStatus(threading.Thread):
         self.error = None
         self.joined = read_json(kept)
 
-    def join_cluster(self, server, token):
-        self.joined = {"server": server if "://" in server else f"http://{server}", "token": token}
+    def join_cluster(self, server, token, pods=False):
+        self.joined = {"server": server if "://" in server else f"http://{server}", "token": token, "pods": pods}
         with open(os.open(self.kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
             json.dump(self.joined, stream)
         self.report()
