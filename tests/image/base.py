@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A base for the agent's image without a registry: Debian's essential packages and Python by mmdebstrap, imported into an engine.
 
-    base.py --docker unix:///PATH/docker.sock [--tag npu-fleet-base:bookworm] [--cache DIR]
+    base.py --docker unix:///PATH/docker.sock [--cache DIR]
 
 Prints the image's name. The tar is kept under a name made of what shaped it (about 35 s to build, 2 s to import).
 """
@@ -15,16 +15,21 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
-PACKAGES = ("libpython3-stdlib", "libstdc++6", "python3-minimal")
+# libcjson1 is of the simulated libdcmi.so, which the test mounts as the host has it; the agent has no use for it.
+PACKAGES = ("libcjson1", "libpython3-stdlib", "libstdc++6", "python3-minimal")
 LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECONDS = 1800
 
 
+def key():
+    """What shaped it, as a word."""
+    return f"{SUITE}-{hashlib.sha256(chr(10).join([SUITE, *PACKAGES, *LEFT_OUT]).encode()).hexdigest()[:12]}"
+
+
 def build(cache):
     """The tar of the base."""
-    key = hashlib.sha256("\n".join([SUITE, *PACKAGES, *LEFT_OUT]).encode()).hexdigest()[:12]
-    path = cache / f"{SUITE}-{key}.tar"
+    path = cache / f"{key()}.tar"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
@@ -39,8 +44,9 @@ def build(cache):
     return path
 
 
-def load(docker, tag, cache):
-    """Have it in this engine under that name."""
+def load(docker, cache):
+    """Have it in this engine; its name."""
+    tag = f"npu-fleet-base:{key()}"
     env = {**os.environ, "DOCKER_HOST": docker}
     path = build(cache)
     known = subprocess.run(["docker", "image", "inspect", tag], env=env, capture_output=True, check=False)
@@ -53,10 +59,9 @@ def load(docker, tag, cache):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docker", required=True, help="the engine's socket, as DOCKER_HOST takes it")
-    parser.add_argument("--tag", default=f"npu-fleet-base:{SUITE}")
     parser.add_argument("--cache", type=Path, default=REPO / ".build/image-base")
     options = parser.parse_args()
-    print(load(options.docker, options.tag, options.cache))
+    print(load(options.docker, options.cache))
 
 
 if __name__ == "__main__":
