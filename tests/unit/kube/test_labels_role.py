@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role npu_labels against the API stand-in: taint at first contact, labels after the gates, removal, and who writes in which mode."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from kube_rig import TOKEN, ApiServer
+
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _labels
+
+OBSERVED = {
+    "present": True, "backend": "ascend", "family": "a2", "product": "Atlas 800T A2", "arch": "aarch64",
+    "chips": [{"name": "910B3", "serial": f"SERIALCANARY{number}"} for number in range(8)],
+    "versions": {"driver": {"running": "25.5.0"}, "firmware": {"running": "7.8.0.5.216"}, "cann_toolkit": {"on_disk": "8.5.0"}},
+}
+SITE = {"key": "npu.fleet/not-ready", "value": "site", "effect": "NoSchedule"}
+AGENT = {**SITE, "value": "agent"}
+OTHER = {"key": "other", "value": "x", "effect": "NoExecute"}
+
+
+# What each node does in each of three runs: parts of the role in this order, and its variables.
+PARTS = ("taint", "main", "remove", "remove")
+DAEMONSET = {"npu_labels_mode": "daemonset", "npu_labels_timeout": 5}
+ADMIN = {"npu_labels_keep": ["npu.fleet/product"], "npu_labels_extra": {"npu.fleet/link": "other"}}
+RUNS = {
+    "fresh": [("taint", {"npu_labels_changes": 3}), ("taint main", {"npu_labels_changes": 0}), ("taint main", {"npu_labels_changes": 0})],
+    "again": [("main", {}), ("taint", {"npu_labels_changes": 1}), ("remove", {})],
+    "absent": [("taint", {}), ("main", {}), ("main remove", {"npu_labels_missing": "ignore"})],
+    "beside": [("taint", DAEMONSET), ("main", DAEMONSET), ("main", DAEMONSET)],
+    "admins": [("main", ADMIN), ("remove", ADMIN), ("taint main remove", {"npu_labels_kubeconfig": ""})],
+}
+
+
+class Play:
+    """The runs, and how each Node was after each of them."""
+
+    def __init__(self, api, folder):
+        self.api, self.folder = api, folder
+        self.kubeconfig = str(api.kubeconfig(folder / "kubeconfig", api.add_user("admin", token=TOKEN)))
+        place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
+        self.environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(folder / "ansible"), ANSIBLE_NOCOLOR="1")
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            self.environment.pop(name, None)
+        self.output, self.seen, self.asked = [], [], []
+
+    def run(self, number):
+        hosts = {}
+        for name, runs in RUNS.items():
+            parts, variables = runs[number]
+            # Of a node that cannot be reached: nothing of this needs it.
+            hosts[name] = {"ansible_host": "192.0.2.1", "ansible_become": True, "ansible_connection": "ssh", "parts": parts, **variables}
+        given = {"npu_labels_kubeconfig": self.kubeconfig, "npu_labels_observed": OBSERVED}
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": given}}))
+        tasks = [{"ansible.builtin.include_role": {"name": "npu.fleet.npu_labels", "tasks_from": part}, "when": f"'{part}' in parts"}
+                 for part in PARTS]
+        (self.folder / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+        done = subprocess.run([sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-f", "4", "play.yml"],
+                              env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        self.output.append(done.stdout + done.stderr)
+        self.seen.append({one["metadata"]["name"]: one for one in self.api.store.list()})
+        self.asked.append({path for _method, path in self.api.requests})
+        self.api.requests.clear()
+
+    def node(self, name, run):
+        """(labels without kubelet's, taints, annotations) after a run."""
+        found = self.seen[run - 1][name]
+        labels = {key: value for key, value in found["metadata"]["labels"].items() if not key.startswith("kubernetes.io/")}
+        return labels, found["spec"].get("taints", []), found["metadata"].get("annotations", {})
+
+    def recap(self, name, run):
+        """{word: number} of the last lines."""
+        (line,) = re.findall(rf"^{name} +: (.*)$", self.output[run - 1], re.MULTILINE)
+        return {word: int(number) for word, number in re.findall(r"(\w+)=(\d+)", line)}
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory):
+    with ApiServer() as api:
+        for name in RUNS:
+            if name != "absent":
+                api.add_node(name, labels={"rack": "r7"})
+        merge = functools.partial(api.store.patch, content_type="application/merge-patch+json")
+        merge("fresh", patch={"spec": {"taints": [OTHER]}})
+        merge("again", patch={"spec": {"taints": [AGENT, OTHER]}})
+        merge("admins", patch={"metadata": {"labels": {"host-arch": "mine", "accelerator": "x"}}})
+        made = Play(api, tmp_path_factory.mktemp("labels"))
+        made.run(0)
+        made.run(1)
+        merge("beside", patch={"metadata": {"labels": {"npu.fleet/ready": "true"}}})
+        made.run(2)
+        yield made
+
+
+def test_a_node_is_tainted_before_the_change_and_labelled_after_the_gates(play):
+    assert play.node("fresh", 1) == ({"rack": "r7", "npu.fleet/ready": "false"}, [OTHER, SITE], {})
+    labels, taints, _record = play.node("fresh", 2)
+    assert taints == [OTHER] and labels.items() >= {"npu.fleet/ready": "true", "npu.fleet/link": "hccs", "host-arch": "huawei-arm"}.items()
+
+
+def test_the_next_run_changes_nothing(play):
+    assert play.recap("fresh", 2)["changed"] == 1 and play.recap("fresh", 3)["changed"] == 0
+    assert play.seen[1]["fresh"] == play.seen[2]["fresh"]
+
+
+def test_a_node_that_changes_is_tainted_again_though_it_was_ready(play):
+    assert play.node("again", 1)[1] == [OTHER]  # nor has it the taint any more that an agent in a DaemonSet had left
+    labels, taints, _record = play.node("again", 2)
+    assert taints == [OTHER, SITE] and labels["npu.fleet/ready"] == "false"
+    assert labels["npu.fleet/driver-version"] == "25.5.0"  # what the former run has written stays meanwhile
+
+
+def test_removal_takes_labels_and_taint_and_a_second_one_nothing(play):
+    assert play.node("again", 3) == ({"rack": "r7"}, [OTHER], {}) and play.recap("again", 3)["changed"] == 1
+
+
+def test_a_node_that_has_not_joined(play):
+    assert play.recap("absent", 1)["failed"] == 0 and "--register-with-taints=npu.fleet/not-ready=site:NoSchedule" in play.output[0]
+    assert play.recap("absent", 2)["failed"] == 1 and "has no Node 'absent'" in play.output[1]
+    assert play.recap("absent", 3)["failed"] == 0
+
+
+def test_beside_an_agent_that_writes_the_play_has_its_own_taint_only(play):
+    assert play.node("beside", 1) == play.node("beside", 2) == ({"rack": "r7"}, [SITE], {})
+    assert play.recap("beside", 2)["failed"] == 1 and "has not called the Node beside ready within 5 s" in play.output[1]
+    assert play.node("beside", 3) == ({"rack": "r7", "npu.fleet/ready": "true"}, [], {})
+
+
+def test_an_admins_labels_and_wishes(play):
+    labels, _taints, _record = play.node("admins", 1)
+    assert labels["host-arch"] == "mine" and labels["accelerator"] == "huawei-Ascend910" and labels["npu.fleet/link"] == "other"
+    assert "npu.fleet/product" not in labels
+    assert play.node("admins", 2)[0] == {"rack": "r7", "host-arch": "mine"}
+
+
+def test_without_a_kubeconfig_nothing_is_asked(play):
+    assert play.recap("admins", 3)["failed"] == 0 and play.asked[2] and "/api/v1/nodes/admins" not in play.asked[2]
+
+
+def test_no_secret_and_no_serial_number_is_shown(play):
+    assert not any(TOKEN in text or "CANARY" in text for text in play.output) and "CANARY" not in str(play.seen)
+
+
+def test_keys_that_are_shared_with_admins_stand_in_the_role_as_in_the_agent():
+    root = os.path.dirname(__file__) + "/../../../roles/npu_labels/defaults/main.yml"
+    with open(root, encoding="utf-8") as stream:
+        assert tuple(yaml.safe_load(stream)["npu_labels_only_missing"]) == _labels.SHARED
