@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import layers_of
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import same
@@ -44,7 +45,7 @@ def make_rollback(observed, wanted=None):
     todo = [step for step in steps if step["action"] not in ("none", "refuse")]
     in_use = _plan_checks.holders(observed)
     findings = in_order([
-        *([_no_set(observed, wanted)] if good is None else []),
+        *([_no_set(observed, wanted)] if good is None and layers_of(observed.get("family")) else []),
         *_plan_checks.running(observed),
         *_plan_checks.refused_steps(steps),
         *_not_cached(todo, packages),

@@ -6,7 +6,7 @@ import copy
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
-from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_settings, _findings, _plan, _plan_checks, _plan_pins
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_settings, _findings, _plan, _plan_checks, _plan_pins, _rollback
 
 from .observed import WANTED, bare, chip, component
 from .test_findings import GOOD
@@ -28,6 +28,13 @@ def board(preflight=None, driver="0.9.8", **changes):
     )
     npu["versions"]["driver"]["running"] = driver
     return npu
+
+
+def test_a_board_has_nothing_to_go_back_from():
+    """A fleet of both goes back in one play: a board has no good set, and needs none."""
+    plan = _rollback.make_rollback(board())
+    assert (plan["packages"], plan["refused"], plan["changes"]) == ([], [], 0)
+    assert _rollback.make_rollback(bare())["refused"]
 
 
 FLEETS = {
