@@ -95,7 +95,7 @@ def test_a_server_is_closed_whatever_fails_before(package, tmp_path, monkeypatch
             with pytest.raises(MemoryError):
                 await one.once()
 
-    monkeypatch.setattr(session, "Plugin", Plugin)
+    monkeypatch.setattr(session.Session, "plugin_class", Plugin)
     asyncio.run(run())
     assert Plugin.closed == 1
 
