@@ -112,6 +112,10 @@ class Agent(Process):
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def metric(self, name):
+        """The value of a metric without labels."""
+        return float(self.get("/metrics")[1].split(f"\nnpu_agent_{name} ")[1].split()[0])
+
     def report(self):
         try:
             return json.loads(self.get("/readyz")[1])

@@ -8,6 +8,7 @@ No answer is never "nobody". What kubelet does not tell: devices of init contain
 import asyncio
 import errno
 import os
+from collections import namedtuple
 
 import grpc
 from grpc import aio
@@ -23,12 +24,22 @@ PERIOD, LONG_PERIOD = 3.0, 15.0  # between two questions, the longer one after a
 METHOD = "/v1.PodResourcesLister/List"
 
 
+# What one container has of one resource.
+Row = namedtuple("Row", "namespace pod container resource ids")
+
+
 class NoAnswer(Exception):
     """Kubelet did not tell; the text says why."""
 
 
 async def ask(path):
-    """{(resource, id): "namespace/pod"}; None where there is nobody to ask: no such socket, or a kubelet that is too old. NoAnswer."""
+    """{(resource, id): "namespace/pod"}; None and NoAnswer as containers()."""
+    rows = await containers(path)
+    return None if rows is None else {(row.resource, unit): f"{row.namespace}/{row.pod}" for row in rows for unit in row.ids}
+
+
+async def containers(path):
+    """[Row]; None where there is nobody to ask: no such socket, or a kubelet that is too old. NoAnswer."""
     try:
         os.stat(path)
     except OSError as error:
@@ -49,10 +60,13 @@ async def ask(path):
         raise NoAnswer(f"{path}: {error.details() or error.code().name}") from None
     if answer is None:
         raise NoAnswer(f"{path}: what came is no message")
-    return {
-        (devices.resource_name, unit): f"{pod.namespace}/{pod.name}"
-        for pod in answer.pod_resources for container in pod.containers for devices in container.devices for unit in devices.device_ids
-    }
+    found: dict = {}  # kubelet has an entry for each device (measured)
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                key = pod.namespace, pod.name, container.name, devices.resource_name
+                found.setdefault(key, set()).update(devices.device_ids)
+    return [Row(*key, frozenset(ids)) for key, ids in found.items()]
 
 
 class Holders:
@@ -68,6 +82,7 @@ class Holders:
         self.since = None  # when something was registered with it first
         self.answered = self.proved = False  # it has told; it has told when that was sure
         self.needed, self.need_since, self.due = False, 0.0, 0.0
+        self.up = None  # whether the last question was answered; None: nobody has asked
         self.wake, self.lock = asyncio.Event(), asyncio.Lock()
 
     async def before(self, kubelet):
@@ -94,7 +109,9 @@ class Holders:
         self.due = asked + (PERIOD if asked < self.need_since + SURE_SECONDS else LONG_PERIOD)
         try:
             held = await ask(self.path) if self.path else None
+            self.up = held is not None
         except NoAnswer as error:
+            self.up = False
             self.failed(f"kubelet does not tell which pods have chips: {error}")
             return
         self.failed("")
@@ -105,6 +122,13 @@ class Holders:
         sure = self.since is not None and asked >= self.since + SURE_SECONDS
         self.proved = self.proved or sure
         self.tell(held, asked, sure)
+
+    async def containers(self):
+        """[Row], for others who want to know: as containers() above."""
+        self.up = False
+        rows = await containers(self.path)
+        self.up = rows is not None
+        return rows
 
     def left(self, now):
         """Seconds until the next question, None: not by time alone."""

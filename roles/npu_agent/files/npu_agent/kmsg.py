@@ -22,7 +22,7 @@ LENGTH = 400  # of a line
 # What the vendor's modules put in front (their log header in the open driver: "[ascend] [devdrv] [function line]"), names of its
 # modules and nodes, the name of Rockchip's driver. "hisi" alone would bring the disks and the network of a Kunpeng host as well.
 WORDS = re.compile(r"\[ascend\]|davinci|devdrv|devmm|drv_pcie|hisi_hdc|rknpu|(?<![a-z])npu(?![a-z])", re.IGNORECASE)
-ADDRESS = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?![0-9a-f])", re.IGNORECASE)
+ADDRESS = re.compile(r"(?<![0-9a-f])(?<![0-9a-f]:)(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?![0-9a-f])", re.IGNORECASE)
 ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 FIELDS = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.DOTALL)
 

@@ -4,6 +4,8 @@
 import asyncio
 import itertools
 import os
+import time
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -11,12 +13,15 @@ from grpc import aio
 
 from . import allocate, health, messages
 from .prefer import prefer
+from .redact import redact
 
 API_VERSION = "v1beta1"
 GOOD_PAUSE, BAD_PAUSE = 1.0, 0.05  # seconds between two lists
 GRACE = 0.5  # seconds that a call has to end by itself
 DRAIN_SECONDS = 0.8
 SERVER_OPTIONS = [("grpc.so_reuseport", 0)]
+WORDS = 300  # characters of a refusal: kubelet puts it into the pod's message and its event, among words of its own
+ADVICE = 160  # of them for the last part, which says what to do
 SERIAL = itertools.count()  # several servers of one process have names of their own
 
 
@@ -122,10 +127,13 @@ class Plugin:
     second call ends the first one before it is answered; `streams` counts them, and session.py does not trust a registration with two.
     """
 
+    audit: Any = None  # of audit.py, where allocations are told
+
     def __init__(self, board, settings, log, counters, changed):
         self.board, self.settings, self.log, self.counters, self.changed = board, settings, log, counters, changed
         self.server = self.path = self.own = None
         self.stream, self.streams = None, 0
+        self.preferred: Any = None  # (available, must include) of the last such call, until the Allocate that follows it
 
     async def open(self, path):
         """Serve on `path`, which may be another agent's: the new one takes its place in one step.
@@ -184,14 +192,15 @@ class Plugin:
                 text = f"this is no {kind.DESCRIPTOR.name} of the device plugin API {API_VERSION}"
                 await self.refuse(context, grpc.StatusCode.INVALID_ARGUMENT, text)
             except Exception as error:
-                await self.refuse(context, grpc.StatusCode.INTERNAL, f"a fault of npu-agent: {error!r}")
+                await self.refuse(context, grpc.StatusCode.INTERNAL, fault_text(error))
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
     async def refuse(self, context, code, text):
         self.counters["calls_refused"] += 1
+        text = redact(text)
         self.log("call refused", "error", reason=text)
-        await context.abort(code, text)
+        await context.abort(code, short(text))
 
     async def get_options(self, request, context):
         return options()
@@ -226,14 +235,16 @@ class Plugin:
             chosen = prefer(self.board, container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size,
                             self.settings.shares)
             response.container_responses.add(deviceIDs=chosen)
+            self.preferred = container.available_deviceIDs, container.must_include_deviceIDs
         self.counters["preferred"] += len(request.container_requests)
         return response
 
     async def allocate(self, request, context):
-        response = messages.AllocateResponse()
+        response, began, answers = messages.AllocateResponse(), time.perf_counter(), []
         try:
             for container in request.container_requests:
                 given = allocate.answer(container.devices_ids, self.board, self.settings)
+                answers.append(given)
                 one = response.container_responses.add(envs=given["envs"])
                 for host, inside in given["devices"]:
                     one.devices.add(host_path=host, container_path=inside, permissions="rw")
@@ -241,12 +252,41 @@ class Plugin:
                     one.mounts.add(host_path=host, container_path=inside, read_only=True)
                 for name in given["cdi"]:
                     one.cdi_devices.add(name=name)
-        except allocate.Refused as refused:
+        except Exception as error:
             self.counters["allocations_refused"] += 1
-            await self.refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+            self.tell(request, began, str(error) if isinstance(error, allocate.Refused) else fault_text(error))
+            if not isinstance(error, allocate.Refused):
+                raise
+            await self.refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self.tell(request, began, None, answers)
         self.counters["allocations"] += len(request.container_requests)
         self.log("allocated", containers=[sorted(container.devices_ids) for container in request.container_requests])
         return response
+
+    def tell(self, request, began, reason, answers=()):
+        """Have the audit know: a line for each container."""
+        if self.audit is None:
+            return
+        seconds, preferred, self.preferred = time.perf_counter() - began, self.preferred, None
+        for number, container in enumerate(request.container_requests):
+            ids = list(container.devices_ids)
+            found = (self.board.units.get(name) for name in ids)
+            chips = sorted({chip for chip in found if chip is not None}, key=lambda chip: (len(chip.id), chip.id))
+            self.audit.leave(self.board.resource, ids, chips, answer=answers[number] if answers else {}, reason=reason,
+                             seconds=seconds, preferred=preferred)
+
+
+def fault_text(error):
+    return f"a fault of npu-agent: {error!r}; its log on this node has more, and restarting it there may help"
+
+
+def short(text):
+    """What is wrong stands in front, what to do behind the last semicolon: where a text is too long, the middle goes."""
+    if len(text) <= WORDS:
+        return text
+    front, _semicolon, advice = text.rpartition("; ")
+    advice = f"…; {advice[:ADVICE]}" if front else "…"
+    return text[:WORDS - len(advice)] + advice
 
 
 def remove_if(path):

@@ -12,6 +12,7 @@ import time
 import traceback
 
 from . import __version__, config, reload, status
+from .audit import Audit, codes_of
 from .holders import Holders
 from .log import Once, Seldom
 from .node import Node
@@ -37,6 +38,7 @@ class Service:
         self.folder = Folder(settings.kubelet_dir, log)
         self.sessions, self.tasks = {}, []
         self.holders = Holders(settings.pod_resources, self.hold, self.unheld, log)
+        self.audit = Audit(settings, log, self.holders.containers, lambda chip: codes_of(self.node, chip))
         self.endpoint = status.Endpoint(self)
         self.say, self.say_problems, self.say_silent = Once(log), Once(log), Once(log)
         self.say_fault = Seldom(log, FAULT_SECONDS)
@@ -45,6 +47,7 @@ class Service:
         self.watchdog = Watchdog(asyncio.get_running_loop().time())
         self.looked_at = None  # monotonic time of the last look at which the driver told of all chips
         self.faults = []  # of a configuration that was refused
+        self.began = self.configured = time.time()  # the service; when its configuration was read
 
     # --- the chips
 
@@ -85,6 +88,7 @@ class Service:
 
     def hold(self, held, asked, sure):
         """Kubelet has told which pods have chips."""
+        self.audit.saw(held)
         self.guarded(lambda: self.node.hold(held, asyncio.get_running_loop().time(), asked=asked, sure=sure))
         self.judged()
 
@@ -132,7 +136,8 @@ class Service:
         for resource, board in self.node.boards.items():
             if resource not in self.sessions and not self.stopping.is_set():
                 self.sessions[resource] = session = Session(
-                    self.settings, board, self.folder, self.log, self.counters, holders=self.holders, standing_by=self.standing_by)
+                    self.settings, board, self.folder, self.log, self.counters, holders=self.holders, standing_by=self.standing_by,
+                    audit=self.audit)
                 self.tasks.append(asyncio.ensure_future(session.run()))
         self.tell()
         if self.timer is not None:
@@ -193,7 +198,7 @@ class Service:
         except Exception as error:  # files of ours that are being replaced, for one
             self.refuse([f"a fault of npu-agent: {error!r}"])
             return
-        self.faults = []
+        self.faults, self.configured = [], time.time()
         changed = reload.changes(self.settings, settings)
         told = {key: list(values) for key, values in changed.items()}
         if not reload.in_place(changed):
@@ -227,6 +232,7 @@ class Service:
         self.take()
         self.watch()
         self.tasks += [asyncio.ensure_future(self.endpoint.start()), asyncio.ensure_future(self.holders.run())]
+        audit = asyncio.ensure_future(self.audit.run())
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
         gc.enable()
@@ -235,9 +241,10 @@ class Service:
         self.eyes.notify = None
         for session in self.sessions.values():
             session.drain = self.settings.on_stop == "drain" and not self.execute
-        for task in self.tasks:
+        for task in (audit, *self.tasks):
             task.cancel()
-        await asyncio.wait(self.tasks, timeout=END_SECONDS)
+        await asyncio.wait([audit, *self.tasks, asyncio.ensure_future(self.audit.finish())], timeout=END_SECONDS)
+        self.audit.close()
         self.node.names.close()
         self.node.kept.close()
         self.folder.close()

@@ -51,9 +51,9 @@ class Session:
 
     plugin_class = Plugin
 
-    def __init__(self, settings, board, folder, log, counters, *, holders, standing_by):
+    def __init__(self, settings, board, folder, log, counters, *, holders, standing_by, audit=None):
         self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
-        self.holders, self.standing_by = holders, standing_by
+        self.holders, self.standing_by, self.audit = holders, standing_by, audit
         self.log = lambda event, level="info", **fields: log(event, level, resource=board.resource, **fields)
         self.say = Once(self.log)
         self.state, self.cause = STARTING, ""
@@ -101,6 +101,7 @@ class Session:
             await self.await_kubelet(before)
             return
         plugin = self.plugin = self.plugin_class(self.board, self.settings, self.log, self.counters, self.wake.set)
+        plugin.audit = self.audit
         try:
             before_us = alive(self.path)
             await plugin.open(self.path)

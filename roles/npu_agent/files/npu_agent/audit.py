@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A line of JSON for each container that asked for chips: which, for whom, how long it took; of a refusal, what is known of its cause.
+
+Nothing of it is on the way of a call: that leaves a note here and goes on. The line waits for the name of the pod, at most NAME_SECONDS:
+kubelet tells it by PodResources some 40 ms after the call (measured). What waits stands in a file, so that a process that is killed
+leaves it to the next one. Files and the kernel's log are read and written in a thread.
+"""
+
+import asyncio
+import collections
+import itertools
+import json
+import threading
+import time
+
+from . import faults, kmsg
+from .audit_file import AuditFile, Kept
+from .audit_match import AGAIN, NAME_SECONDS, Entry, Found, match
+from .durations import Durations
+from .holders import NoAnswer
+from .log import Once
+from .plugin import until
+from .redact import redact
+
+SHOWN_SECONDS = 0.1  # after an allocation PodResources shows it
+GAP_SECONDS = 0.3  # between two questions; kubelet allows 100 a second for all who ask
+SLOWEST = 2.0
+BATCH_SECONDS = 0.02  # calls that come together are worked on together
+KERNEL_GAP = 1.0  # between two readings of the kernel's log
+LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
+MOST = 256  # that wait for a name; a node has some hundred pods
+INBOX = 4096  # calls that are not looked at yet: a disk that hangs must not fill the memory
+IDS, ID_LENGTH, CODES = 256, 80, 16  # of a line: a call may carry any number
+LAST_WORDS = 0.6  # seconds for a last question, and for the kernel's log, when the service ends
+SERIAL = itertools.count()
+
+# Why a line has no pod.
+NOT_ASKED = "pod_resources is empty, so kubelet is not asked"
+NOTHING = "no chips were asked for"
+REFUSED = "kubelet shows no pod for an allocation that was refused; its events name it"
+NOT_SHOWN = f"kubelet showed no pod with these ids within {NAME_SECONDS:g} s: it ended before, or only an init container had them"
+TOO_MANY = "too many allocations waited for their pods"
+ENDED = "the agent ended before kubelet showed the pod"
+TOO_LATE = "the agent was killed, and started too late to ask kubelet"
+NO_PLACE = "kernel_log is empty, so the kernel's messages are not read"
+NOT_READ = "the agent ended, or too many were refused, before the kernel's messages were read"
+
+Call = collections.namedtuple("Call", "resource ids chips answer reason seconds preferred at when")
+
+
+class Audit:
+    """containers(): coroutine, what PodResources shows (holders.py). codes_of(chip): fault codes as codes_of() below gives them."""
+
+    def __init__(self, settings, log, containers, codes_of):
+        self.settings, self.log, self.containers, self.codes_of = settings, log, containers, codes_of
+        self.say = Once(log)
+        self.inbox: collections.deque = collections.deque()
+        self.pending: list = []  # Entries
+        self.refused: list = []  # (line, PCI addresses)
+        self.ready: list = []  # lines
+        self.counts: collections.Counter = collections.Counter()
+        self.durations = Durations()
+        self.file = AuditFile(settings.audit_file, log)
+        self.kept = Kept(settings.audit_file)
+        self.given_at: dict = {}  # {(resource, id): when it was allocated last}
+        self.held: dict = {}  # {(resource, id): "namespace/pod"}, as PodResources showed it last
+        self.refused_at = self.asked = self.read = float("-inf")
+        self.silence = ""  # why PodResources does not tell
+        self.wake, self.lock = asyncio.Event(), threading.Lock()
+
+    # --- what calls leave
+
+    def leave(self, resource, ids, chips, *, answer, reason, seconds, preferred=None):
+        """A container has asked for these ids. answer: of allocate.py; reason: why it was refused, else None. preferred: the ids that
+        kubelet said were free before, and those of them that this pod had already."""
+        self.durations.take(seconds)
+        if len(self.inbox) >= INBOX:
+            self.counts["lost"] += 1
+            return
+        self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, asyncio.get_running_loop().time(), time.time()))
+        self.wake.set()
+
+    def saw(self, held):
+        """Somebody else has asked PodResources."""
+        self.held = held or {}
+
+    # --- the work
+
+    async def run(self):
+        self.restore(await self.in_thread(self.kept.load) if self.file.path else ())
+        while True:
+            self.wake.clear()
+            try:
+                await self.step()
+                await asyncio.sleep(BATCH_SECONDS)
+            except Exception as error:  # a fault of ours must not end the audit
+                self.say("a fault of npu-agent", "error", cause=f"audit: {error!r}")
+                self.counts["lost"] += len(self.ready)
+                self.ready = []
+                await asyncio.sleep(1)
+            await until(self.wake, self.left(asyncio.get_running_loop().time()))
+
+    async def step(self):
+        now = asyncio.get_running_loop().time
+        self.sort(now())
+        if self.refused and now() >= self.read + KERNEL_GAP:
+            await self.kernel()
+        if self.pending and now() >= self.question_due():
+            await self.question()
+        for entry in [entry for entry in self.pending if entry.deadline <= now()]:
+            self.name(entry, entry.second or Found(None, None, None, self.silence or NOT_SHOWN))
+        await self.save()
+
+    def question_due(self):
+        return max(self.asked + GAP_SECONDS, min(entry.due for entry in self.pending))
+
+    def left(self, now):
+        """Seconds until something is due, None: nothing by time alone."""
+        dues = [self.read + KERNEL_GAP] if self.refused else []
+        if self.pending:
+            dues += [self.question_due(), min(entry.deadline for entry in self.pending)]
+        return max(0.0, min(dues) - now) if dues else None
+
+    async def in_thread(self, function, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+    def sort(self, now):
+        """Take in what calls have left."""
+        while self.inbox:
+            call = self.inbox.popleft()
+            line = line_of(call)
+            keys = {(call.resource, name) for name in call.ids}
+            if call.reason is not None:
+                self.refused_at = max(self.refused_at, call.at)
+                line.update(pod_of(Found(None, None, None, REFUSED)), reason=redact(call.reason),
+                            faults=[code for chip in call.chips for code in self.codes_of(chip)])
+                self.refused.append((line, [chip.pci_address for chip in call.chips]))
+            elif not keys:
+                self.finish_line(line, Found(None, None, None, NOTHING))
+            else:
+                self.freed(call)
+                self.given_at.update(dict.fromkeys(keys, call.at))
+                if not self.settings.pod_resources:
+                    self.finish_line(line, Found(None, None, None, NOT_ASKED))
+                    continue
+                entry = Entry(line, encoded(line), keys, call.at, {self.held[key] for key in keys if key in self.held})
+                # Where a pod had these ids, a question before the new one is shown may tell that the old one is gone.
+                entry.due = call.at + (0.0 if entry.before else SHOWN_SECONDS)
+                self.pending.append(entry)
+        for entry in self.pending[:max(0, len(self.pending) - MOST)]:
+            self.name(entry, Found(None, None, None, TOO_MANY))
+        while len(self.refused) > MOST:
+            self.without_kernel(self.refused.pop(0)[0], NOT_READ)
+
+    def freed(self, call):
+        """Ids that were free right before this call are no pod's that got them earlier: it has ended, or kubelet did not take it."""
+        if call.preferred is None:
+            return
+        free = set(call.preferred[0]).difference(call.preferred[1]).intersection(call.ids)
+        for entry in [entry for entry in self.pending if not entry.keys.isdisjoint((call.resource, name) for name in free)]:
+            self.name(entry, AGAIN)
+
+    async def question(self):
+        asked = self.asked = asyncio.get_running_loop().time()
+        for entry in self.pending:
+            if entry.at < asked:
+                entry.tries += 1
+                entry.due = asked + min(SLOWEST, GAP_SECONDS * 2 ** min(entry.tries - 1, 8))
+        try:
+            rows = await self.containers()
+        except NoAnswer as error:
+            self.silence = f"kubelet does not tell which pods have chips: {error}"
+            return
+        if rows is None:
+            self.silence = f"there is no PodResources v1 on {self.settings.pod_resources}"
+            return
+        self.silence = ""
+        for entry, found in match(self.pending, rows, asked, self.given_at, self.refused_at).items():
+            self.name(entry, found)
+        self.held = {(row.resource, unit): f"{row.namespace}/{row.pod}" for row in rows for unit in row.ids}
+
+    async def kernel(self):
+        self.read = asyncio.get_running_loop().time()
+        number = len(self.refused)
+        path, lines, why = self.settings.kernel_log, [], ""
+        try:
+            if path:
+                lines = await self.in_thread(kmsg.read, path)
+        except kmsg.Unread as unread:
+            why = str(unread)
+        waiting, self.refused = self.refused[:number], self.refused[number:]
+        for line, addresses in waiting:
+            if why or not path:
+                self.without_kernel(line, why or NO_PLACE)
+            else:
+                self.ready.append({**line, "kernel_log": kmsg.related(lines, addresses)})
+
+    def without_kernel(self, line, why):
+        self.ready.append({**line, "kernel_log": None, "kernel_log_note": why})
+
+    def name(self, entry, found):
+        self.pending.remove(entry)
+        self.finish_line(entry.line, found)
+
+    def finish_line(self, line, found):
+        self.counts["without_pod"] += found.pod is None
+        self.ready.append({**line, **pod_of(found)})
+
+    # --- where lines go
+
+    async def save(self):
+        ready, self.ready = self.ready, []
+        waiting = [entry.data for entry in self.pending] + [encoded(line) for line, _addresses in self.refused]
+        if ready or waiting or self.kept.said:
+            self.count(*await self.in_thread(self.put, ready, waiting))
+
+    def put(self, ready, waiting):
+        """Write these lines, then keep those that have to wait: a kill between the two leaves no line twice (Kept.load). (written, lost)"""
+        with self.lock:
+            path = self.settings.audit_file
+            if path != self.file.path:
+                self.kept.save(())
+                self.file, self.kept = AuditFile(path, self.log), Kept(path)
+            if not path:
+                for line in ready:
+                    self.log("allocation", **{"allocated_at" if key == "time" else key: value for key, value in line.items()})
+                return len(ready), 0
+            lost = self.file.write([encoded(line) for line in ready])
+            self.kept.save(waiting)
+            return len(ready) - lost, lost
+
+    def count(self, written, lost):
+        self.counts["written"] += written
+        self.counts["lost"] += lost
+
+    def restore(self, lines):
+        """What a process before was killed with."""
+        now = asyncio.get_running_loop().time()
+        for line in lines:
+            age = time.time() - int(line["allocation"].partition("-")[0], 16) / 1e6
+            if line["outcome"] == "refused":
+                self.without_kernel(line, NOT_READ)
+            elif 0 <= age <= LATEST_SECONDS and self.settings.pod_resources:
+                self.pending.append(Entry(line, encoded(line), {(line["resource"], name) for name in line["ids"]}, now))
+            else:
+                self.finish_line(line, Found(None, None, None, TOO_LATE))
+
+    # --- the end
+
+    async def finish(self):
+        """Before the service ends: a last question, then whatever waits gets its line."""
+        self.sort(asyncio.get_running_loop().time())
+        try:
+            if self.pending:
+                await asyncio.wait_for(self.question(), LAST_WORDS)
+            if self.refused:
+                await asyncio.wait_for(self.kernel(), LAST_WORDS)
+        except asyncio.TimeoutError:
+            pass
+        self.count(*await self.in_thread(self.put, self.last(), []))
+
+    def close(self):
+        """At the very end: of calls that came meanwhile."""
+        self.sort(asyncio.get_running_loop().time())
+        lines = self.last()
+        if lines:
+            self.put(lines, [])
+
+    def last(self):
+        for entry in list(self.pending):
+            self.name(entry, entry.second or Found(None, None, None, self.silence or ENDED))
+        for line, _addresses in self.refused:
+            self.without_kernel(line, NOT_READ)
+        self.refused, ready, self.ready = [], self.ready, []
+        return ready
+
+
+def encoded(line):
+    return json.dumps(line).encode()
+
+
+def line_of(call):
+    """What is known of a call at once."""
+    seconds = int(call.when)
+    line = {
+        "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int((call.when - seconds) * 1000):03d}Z",
+        "allocation": f"{int(call.when * 1e6):x}-{next(SERIAL)}",
+        "outcome": "given" if call.reason is None else "refused", "resource": call.resource,
+        "ids": [name[:ID_LENGTH] for name in sorted(call.ids)[:IDS]],
+    }
+    if len(call.ids) > IDS:
+        line["ids_left_out"] = len(call.ids) - IDS
+    line["chips"] = [{"id": chip.id, "pci_address": chip.pci_address, "phy_id": chip.phy_id} for chip in call.chips]
+    line["device_nodes"] = [host for host, _inside in call.answer.get("devices", ())]
+    if call.answer.get("cdi"):
+        line["cdi_devices"] = list(call.answer["cdi"])
+    line["milliseconds"] = round(call.seconds * 1000, 3)
+    return line
+
+
+def pod_of(found):
+    named = {"namespace": found.namespace, "pod": found.pod, "container": found.container}
+    return named if found.note is None else {**named, "note": found.note}
+
+
+def codes_of(node, chip):
+    """[{"chip", "code", "level", "meaning"}] of the fault codes that a chip has now, the worst first; by node.py's records."""
+    codes = set()
+    for identity, record, _gone in node.seen.values():
+        if (record["phy_id"], record["family"]) == (chip.phy_id, chip.family):
+            past = node.health.memory.get(identity.key)
+            codes.update(record.get("error_codes") or ())
+            codes.update(code for code, stands in (past.standing.codes.items() if past else ()) if stands[0])
+    levels = {code: node.health.levels.of(code) for code in codes}
+    worst = sorted(codes, key=lambda code: (-faults.rank(levels[code]), code))[:CODES]
+    return [{"chip": chip.id, "code": code, "level": levels[code], "meaning": faults.MEANING.get(levels[code], "not a known code")}
+            for code in worst]
