@@ -41,6 +41,18 @@ need_nginx() {
   rm -rf .build/nginx.deb
 }
 
+# promtool for the test of the agent's metrics; of the package prometheus only that, because the installed one starts a server.
+need_promtool() {
+  [ -x .build/prometheus/usr/bin/promtool ] && return 0
+  command -v promtool >/dev/null && return 0
+  say "promtool, unpacked into .build/prometheus"
+  mkdir -p .build/prometheus .build/prometheus.deb
+  (cd .build/prometheus.deb && { apt-get download -q -o APT::Sandbox::User=root prometheus || { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root prometheus; }; }) &&
+    dpkg-deb --fsys-tarfile .build/prometheus.deb/prometheus_*.deb | tar -x -C .build/prometheus ./usr/bin/promtool ||
+    { rm -rf .build/prometheus; mkdir -p .build/prometheus; touch .build/prometheus/unavailable; echo "promtool could not be fetched: what it tests is left out" >&2; }
+  rm -rf .build/prometheus.deb
+}
+
 need_python() {
   wanted=$(cksum tests/requirements.txt | cut -d' ' -f1)
   [ "$(cat .venv/.wanted 2>/dev/null || true)" = "$wanted" ] && return 0
@@ -57,4 +69,5 @@ need_python() {
 
 [ "$1" = python ] || need_packages
 [ "$1" = python ] || need_nginx
+[ "$1" = python ] || need_promtool
 need_python

@@ -49,7 +49,7 @@ UNIT_TOO_NEW = (
 
 # The whole suite of unit tests on the other Pythons of a controller: {Python: ansible-core}.
 WHOLE_UNIT = {"3.10": "2.17", "3.12": "2.21", "3.13": "2.21"}
-WHOLE_UNIT_NEEDS = ("grpcio", "hypothesis", "jmespath", "kubernetes", "pytest", "PyYAML", "tomli")
+WHOLE_UNIT_NEEDS = ("grpcio", "hypothesis", "jmespath", "kubernetes", "prometheus-client", "pytest", "PyYAML", "tomli")
 
 # The agent's oldest Python with the oldest protobuf (before generated code changed; what distributions with it have).
 AGENT_PYTHON = "3.9"

@@ -9,7 +9,7 @@ from collections import namedtuple
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 
 Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
-WHEELS = {"grpcio": "1.85.3", "protobuf": "7.36.2", "PyYAML": "6.0.4", "typing_extensions": "4.16.0"}
+WHEELS = {"grpcio": "1.85.3", "prometheus_client": "0.26.0", "protobuf": "7.36.2", "PyYAML": "6.0.4", "typing_extensions": "4.16.0"}
 
 
 def write_wheels(folder):

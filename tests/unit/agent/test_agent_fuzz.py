@@ -5,6 +5,7 @@ The judge here knows nothing of the agent's code: chip N is /dev/davinciN, the v
 """
 
 import asyncio
+import json
 import os
 import random
 import socket
@@ -12,7 +13,7 @@ import time
 
 import grpc
 import pytest
-from agent_rig import MANAGERS, SOCKET, until
+from agent_rig import MANAGERS, RESOURCE, SOCKET, until
 from kubelet_standin import api, wire
 
 PARALLEL = 200
@@ -216,3 +217,71 @@ def test_huge_and_unknown_calls(pair):
                 channel.unary_unary(SERVICE + name)(data, timeout=60)
             assert error.value.code() == code and len(error.value.details()) < 1000
     assert agent.report()["ready"] and rig.numbers() == (CHIPS, CHIPS)
+
+
+class Pods:
+    """Pods that come and go at the kubelet stand-in, with several containers and init containers, each with some chips."""
+
+    def __init__(self, rig, seed):
+        self.rig, self.chance = rig, random.Random(seed)
+        self.alive, self.expected, self.number = [], [], 0
+        self.most_nameless = 0  # of pods that kubelet did not take
+
+    def create(self):
+        self.number += 1
+        name, namespace = f"pod-{self.number}", self.chance.choice(["default", "team-a", "team-b"])
+        parts = [[(f"{kind}{number}", self.chance.randrange(1, 3)) for number in range(self.chance.choice(counts))]
+                 for kind, counts in (("init", (0, 0, 1)), ("c", (1, 1, 2)))]
+        made = [[{"name": each, "resources": {"limits": {RESOURCE: count}}} for each, count in part] for part in parts]
+        try:
+            self.rig.ask("create", manifest={
+                "metadata": {"name": name, "namespace": namespace}, "spec": {"initContainers": made[0], "containers": made[1]}})
+        except ValueError:  # there are too few for one of its containers
+            self.most_nameless += sum(map(len, parts)) - 1
+            return
+        self.alive.append((namespace, name))
+        # An init container that ends is not shown: its line has the pod alone.
+        self.expected += [(namespace, name, None if each in dict(parts[0]) else each, count) for part in parts for each, count in part]
+
+    def named(self, names):
+        """Kubelet has shown these pods: one that is gone before, nobody can name."""
+        for name in names:
+            until(lambda: f'"pod": "{name}"' in self.text(), what=f"a line of {name}")  # noqa: B023  it is called here
+
+    def text(self):
+        path = self.rig.folder / "audit.jsonl"
+        return path.read_text() if path.exists() else ""
+
+    def delete(self):
+        if self.alive:
+            namespace, name = self.alive.pop(self.chance.randrange(len(self.alive)))
+            self.named([name])
+            self.rig.ask("delete", pod=f"{namespace}/{name}" if namespace != "default" else name)
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(600, marks=pytest.mark.long)])
+def test_each_allocation_has_a_line_with_its_pod(pair, count):
+    rig, agent = pair
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    pods = Pods(rig, seed)
+    while pods.number < count:
+        if pods.chance.random() < 0.55:
+            pods.create()
+        else:
+            pods.delete()
+        if pods.chance.random() < 0.05:
+            pods.named(name for _namespace, name in pods.alive)
+            rig.restart_kubelet()
+            until(lambda: rig.numbers()[1] == CHIPS and agent.report()["ready"])
+    until(lambda: pods.text().count('"pod": "') >= len(pods.expected), what="all lines")
+    until(lambda: agent.metric("audit_pending") <= pods.most_nameless)
+    asked = agent.metric("allocations_total")
+    assert agent.metric("audit_lines_lost_total") == 0 and agent.stop() == 0
+    found = [json.loads(line) for line in pods.text().splitlines()]
+    named = [line for line in found if line["pod"]]
+    assert sorted(map(str, pods.expected)) == sorted(
+        str((line["namespace"], line["pod"], line["container"], len(line["ids"]))) for line in named), f"seed {seed}"
+    assert {line["outcome"] for line in found} == {"given"} and len({line["allocation"] for line in found}) == len(found) == asked
+    assert len(found) - len(named) <= pods.most_nameless and all(line["pod"] or line["note"] for line in found)
+    assert "a fault of npu-agent" not in agent.text()

@@ -81,11 +81,11 @@ def test_each_resource_has_a_registration_of_its_own(mixed):
     serving(mixed, 5, 5)
     serving(mixed, 3, 3, OTHER)
     assert {request["endpoint"] for request in mixed.ask("registrations")} == {SOCKET, "npu-agent-Ascend310P.sock"}
-    before = agent.get("/metrics")[1].split("npu_agent_lists_sent_total ")[-1].split()[0]
+    before = agent.metric("lists_sent_total")
     mixed.change("chips.6.health", 3)
     serving(mixed, 2, 3, OTHER)
     assert mixed.numbers() == (5, 5)
-    assert int(agent.get("/metrics")[1].split("npu_agent_lists_sent_total ")[-1].split()[0]) - int(before) == 1
+    assert agent.metric("lists_sent_total") - before == 1
     report = agent.report()
     assert [item["reasons"] != [] for item in report["resources"]] == [False, True] and report["healthy"] == 7
     mixed.restart_kubelet()
@@ -141,7 +141,7 @@ def test_a_second_stream_ends_the_first_and_kubelet_is_asked_anew(pair):
             while True:
                 next(stream)
     serving(rig)
-    assert "streams_replaced_total 1" in agent.get("/metrics")[1]
+    assert agent.metric("streams_replaced_total") == 1
     assert "a second time" in agent.events("registration ended")[0]["cause"]
 
 

@@ -65,7 +65,7 @@ def test_dcmi_that_hangs_keeps_the_last_state_for_a_while(rig):
     agent = rig.agent(query_timeout=0.5, keep_last_state=2)
     agent.await_state("serving")
     rig.change("behaviour.dcmi", "hang")
-    until(lambda: "looks_failed_total 1" in agent.get("/metrics")[1], 5)
+    until(lambda: agent.metric("looks_failed_total") == 1, 5)
     assert rig.numbers() == (8, 8)
     assert "did not answer" in " ".join(agent.report()["reasons"])
     # The service itself goes on: a pod that comes now gets its chips.
@@ -81,7 +81,7 @@ def test_dcmi_that_hangs_keeps_the_last_state_for_a_while(rig):
 def test_a_failed_query_is_never_zero_chips(pair):
     rig, agent = pair
     rig.change("behaviour.dcmi", "fail")
-    until(lambda: "looks_failed_total 0" not in agent.get("/metrics")[1], 5)
+    until(lambda: agent.metric("looks_failed_total") > 0, 5)
     time.sleep(0.5)
     assert rig.numbers() == (8, 8)
     assert agent.report()["total"] == 8
@@ -294,7 +294,35 @@ def test_a_taken_port_does_not_stop_the_service(rig):
         agent = rig.agent(listen=f"127.0.0.1:{other.getsockname()[1]}")
         serving(rig)
         (event,) = agent.events("no status address")
+        assert event["listen"] == f"127.0.0.1:{other.getsockname()[1]}"
         assert "ss -ltnp" in event["hint"]
+
+
+def answers(host, port):
+    with socket.create_connection((host, port), timeout=10) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        return client.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("form", [":{}", "[::]:{}", "0.0.0.0:{}", "{}"])
+def test_forms_of_the_status_address(rig, form):
+    """Where all addresses are meant, those of IPv4 are among them, also on a host without IPv6."""
+    port = rig.free_port()
+    agent = rig.agent(listen=form.format(port))
+    agent.port = port
+    until(agent.report)
+    assert answers("127.0.0.1", port)
+    if has_ipv6() and form in (":{}", "[::]:{}"):
+        assert answers("::1", port)
 
 
 def test_status_pages(pair):
@@ -325,7 +353,7 @@ def test_status_pages_survive_odd_clients(pair):
 
 
 def sent(agent):
-    return int(agent.get("/metrics")[1].split("npu_agent_lists_sent_total ")[-1].split()[0])
+    return agent.metric("lists_sent_total")
 
 
 def test_bad_news_goes_out_at_once(pair):
