@@ -349,7 +349,7 @@ def test_unit_keeps_out_of_the_known_traps(package):
     traps = {"PrivateDevices", "ProtectKernelLogs", "BindPaths", "ReadWritePaths", "BindReadOnlyPaths", "PrivateTmp", "DynamicUser", "User",
              "ProtectKernelTunables", "OOMScoreAdjust", "DevicePolicy"}
     assert not traps & set(settings)
-    assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+    assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"] and "CAP_SYSLOG" in settings["CapabilityBoundingSet"]
     assert (settings["OOMPolicy"], settings["LimitNOFILE"], settings["TasksMax"]) == ("continue", "65536", "1024")
     assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
@@ -361,6 +361,8 @@ def test_the_units_folder_is_the_agents(package):
     folder = f"/var/lib/{text.split('StateDirectory=')[1].splitlines()[0]}"
     assert folder == config.SETTINGS["state_dir"][0] == _agent_service.STATE_FOLDER
     assert _agent_service.STATE_FILE == names_file.FILE and "StateDirectoryMode=0700" in text
+    logs = f"/var/log/{text.split('LogsDirectory=')[1].splitlines()[0]}"
+    assert os.path.dirname(config.SETTINGS["audit_file"][0]) == logs and "LogsDirectoryMode=0700" in text
 
 
 def test_unit_opens_the_cdi_folder_and_no_other():
