@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._kube_class import OWNER, OWNER_LABEL
-from ansible_collections.npu.fleet.plugins.plugin_utils._agent_pod import PROFILES, access_pod, agent_pod
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_pod import PROFILES, access_pod, agent_pod, profile_of
 
 NAME = "npu-agent"
 ACCESS = "npu-agent-access"
@@ -34,6 +34,12 @@ ACCESS_WAYS = ("devices", "privileged")
 def mode_of(profile: str) -> str:
     """Value of the label that a node of this profile has."""
     return "daemonset" if profile == "server" else f"daemonset-{profile}"
+
+
+def profile_and_label(families: list[str]) -> dict[str, str]:
+    """{"profile", "label"} of a node with chips of these families."""
+    profile = profile_of(families)
+    return {"profile": profile, "label": mode_of(profile)}
 
 
 def name_of(profile: str) -> str:

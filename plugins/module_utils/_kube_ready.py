@@ -1,0 +1,71 @@
+# Copyright (c) 2026 npu.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the agent's pods run on a node, and why not. Pure. Private to the collection."""
+
+_EVENTS = 5
+
+
+def is_ready(pod):
+    """The condition that the probes decide."""
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in (pod.get("status") or {}).get("conditions") or ())
+
+
+def owner_of(pod):
+    """Name of the DaemonSet that made it."""
+    return next((one["name"] for one in pod["metadata"].get("ownerReferences") or () if one.get("kind") == "DaemonSet"), None)
+
+
+def node_of(pod):
+    """Where it is to run: a pod that is not bound yet says so in the affinity that the DaemonSet's controller gave it."""
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName"):
+        return spec["nodeName"]
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for one in term.get("matchFields") or ():
+            if one.get("key") == "metadata.name" and len(one.get("values") or ()) == 1:
+                return one["values"][0]
+    return None
+
+
+def why_not(pod):
+    """What keeps a pod from being ready, one text each."""
+    status, found = pod.get("status") or {}, []
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            found.append("not scheduled: %s" % (condition.get("message") or condition.get("reason")))
+    if status.get("phase") == "Failed":
+        found.append("%s: %s" % (status.get("reason") or "failed", status.get("message") or "no message"))
+    for one in status.get("containerStatuses") or ():
+        state = one.get("state") or {}
+        waiting, ended = state.get("waiting"), (one.get("lastState") or {}).get("terminated") or state.get("terminated")
+        if waiting and waiting.get("reason") != "ContainerCreating":
+            found.append("container %s waits: %s %s" % (one["name"], waiting.get("reason"), waiting.get("message") or ""))
+        if ended and ended.get("exitCode"):
+            found.append("container %s ended with %s: %s" % (one["name"], ended["exitCode"], ended.get("message") or ended.get("reason")))
+    return [text.strip() for text in found]
+
+
+def of_events(events, names):
+    """The newest warnings about objects of these names, as texts; where no pod was made, admission tells here why."""
+    told = [event for event in events if event.get("type") == "Warning" and (event.get("involvedObject") or {}).get("name") in names]
+    return ["%s: %s" % (event.get("reason"), (event.get("message") or "").strip()) for event in told[-_EVENTS:]]
+
+
+def judge(node, wanted, pods, events):
+    """{"ready", "reasons", "pods"} of a node: each of the wanted DaemonSets has a pod there that is ready. events: a function, asked only
+    where that is not so."""
+    here = [pod for pod in pods if node_of(pod) == node]
+    reasons = []
+    for name in wanted:
+        mine = [pod for pod in here if owner_of(pod) == name]
+        if any(is_ready(pod) for pod in mine):
+            continue
+        told = [text for pod in mine for text in why_not(pod)]
+        told += of_events(events(), [name] + [pod["metadata"]["name"] for pod in mine])
+        if not told:
+            told = ["its pod is %s" % (mine[0].get("status") or {}).get("phase", "Unknown") if mine else
+                    "it has no pod there; does the Node have taints that it does not tolerate, and does the DaemonSet's controller run?"]
+        reasons += ["DaemonSet %s: %s" % (name, text) for text in dict.fromkeys(told)]
+    return {"ready": not reasons, "reasons": reasons, "pods": sorted(pod["metadata"]["name"] for pod in here)}
