@@ -16,11 +16,11 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
-from rockchip_tree import SOCS, STACKS, Board, Tree, content, write
+from rockchip_tree import SOCS, STACKS, Board, content, write
 
+Tree = dict  # relative path -> what is there
 STATE = Path("/var/lib/rockchip-board/board.json")
 RUN = Path("/run/rockchip-board")
 # Folders of every kernel's /sys that a board has more in.
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     verb = verbs.add_parser("lay", help="make the node this board")
     verb.add_argument("--soc", choices=sorted(SOCS), default="rk3588")
     verb.add_argument("--stack", choices=STACKS, default="rknpu-drm")
-    verb.add_argument("--driver-version", default=Board.driver_version)
+    verb.add_argument("--driver-version", default=Board().driver_version)
     verb.add_argument("--unbound", action="store_true", help="the kernel has no driver for the NPU")
     verb.add_argument("--broken", action="store_true", help="its nodes cannot be opened")
     verb.add_argument("--no-gpu", action="store_true", help="the NPU has the first DRM numbers")
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     lay(board)
     STATE.parent.mkdir(parents=True, exist_ok=True)
-    STATE.write_text(json.dumps(asdict(board)))
+    STATE.write_text(json.dumps(vars(board)))
     return 0
 
 

@@ -4,18 +4,15 @@
 A tree maps a relative path to text (a file), to a `Link` (a symbolic link), to a `Node` (a character device) or to None (a folder).
 Sources: the public driver rknpu 0.9.8, mainline's accel/rocket, and public logs of boards.
 Beside the NPU there are a GPU and a display, as on every such board: both are DRM devices too, and neither may be taken for the NPU.
+Python 3.6, as what looks at boards has to run there.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
 import stat
-from dataclasses import dataclass, replace
+from collections import namedtuple
 from pathlib import Path
-from typing import Any
 
-Tree = dict[str, Any]
 STACKS = ("rknpu-drm", "rknpu-misc", "rocket")
 
 #: SoC: (addresses of the cores, the first one names the NPU; name of a board; its own compatible string). The RK3588S is an RK3588.
@@ -38,53 +35,39 @@ class Link(str):
     """Target of a symbolic link."""
 
 
-@dataclass(frozen=True)
-class Node:
-    """A character device: numbers and mode."""
-
-    major: int
-    minor: int
-    mode: int = 0o660
+#: A character device.
+Node = namedtuple("Node", "major minor mode")
 
 
-@dataclass(frozen=True)
 class Board:
     """What one board is like. `bound` false: the kernel has no driver for its NPU. `gone`: names of device nodes that are missing.
-    `broken`: the driver says that it is there, and opening its nodes fails."""
+    `broken`: the driver says that it is there, and opening its nodes fails. `modes`: (name, mode) of nodes that are not 0660."""
 
-    soc: str = "rk3588"
-    stack: str = "rknpu-drm"
-    driver_version: str = "0.9.8"
-    bound: bool = True
-    gpu: bool = True
-    broken: bool = False
-    debugfs: bool = True
-    procfs: bool = False
-    load: tuple[int, ...] = ()
-    model: str = ""
-    serial: str = "c3d9b8674f4b94f6"
-    gone: tuple[str, ...] = ()
-    # (name, mode) of nodes that are not 0660
-    modes: tuple[tuple[str, int], ...] = ()
+    def __init__(self, *, soc="rk3588", stack="rknpu-drm", driver_version="0.9.8", bound=True, gpu=True, broken=False, debugfs=True,
+                 procfs=False, load=(), model="", serial="c3d9b8674f4b94f6", gone=(), modes=()):
+        self.soc, self.stack, self.driver_version = soc, stack, driver_version
+        self.bound, self.gpu, self.broken, self.debugfs, self.procfs = bound, gpu, broken, debugfs, procfs
+        self.load, self.model, self.serial, self.gone, self.modes = load, model, serial, gone, modes
 
     @property
-    def cores(self) -> tuple[str, ...]:
+    def cores(self):
+        """Addresses of the cores."""
         return SOCS[self.soc][0]
 
     @property
-    def number(self) -> int:
+    def number(self):
         """N of cardN: the GPU registers first where there is one, which is why the number tells nothing."""
         return 1 if self.gpu else 0
 
 
-def _device(name: str, compatible: str, driver: str | None) -> Tree:
+def _device(name, compatible, driver):
     """A device of the device tree, below /sys/devices/platform."""
     here = f"sys/devices/platform/{name}"
     base, _dot, kind = name.partition(".")
     lines = [f"DRIVER={driver}"] if driver else []
     lines += [f"OF_NAME={kind}", f"OF_FULLNAME=/{kind}@{base}", f"OF_COMPATIBLE_0={compatible}", "OF_COMPATIBLE_N=1"]
     lines += [f"MODALIAS=of:N{kind}T(null)C{compatible}"]
-    tree: Tree = {
+    tree = {
         f"{here}/uevent": "\n".join(lines) + "\n",
         f"{here}/subsystem": Link("../../../bus/platform"),
         f"{here}/power/runtime_status": "suspended\n",
@@ -98,7 +81,7 @@ def _device(name: str, compatible: str, driver: str | None) -> Tree:
     return tree
 
 
-def _class_device(kind: str, parent: str, name: str, devname: str, numbers: tuple[int, int]) -> Tree:
+def _class_device(kind, parent, name, devname, numbers):
     """One device node of a driver: its folder below the device, and the link to it below /sys/class."""
     here = f"sys/devices/platform/{parent}/{kind}/{name}"
     return {
@@ -110,36 +93,36 @@ def _class_device(kind: str, parent: str, name: str, devname: str, numbers: tupl
     }
 
 
-def _drm(parent: str, number: int, card: str, render: str | None) -> Tree:
+def _drm(parent, number, card, render):
     tree = _class_device("drm", parent, f"card{number}", f"dri/card{number}", DEVICES[card])
-    tree[f"dev/dri/card{number}"] = Node(*DEVICES[card])
+    tree[f"dev/dri/card{number}"] = Node(*DEVICES[card], mode=0o660)
     tree[f"dev/dri/by-path/platform-{parent}-card"] = Link(f"../card{number}")
     if render:
         name = f"renderD{128 + number}"
-        tree |= _class_device("drm", parent, name, f"dri/{name}", DEVICES[render])
-        tree[f"dev/dri/{name}"] = Node(*DEVICES[render])
+        tree.update(_class_device("drm", parent, name, f"dri/{name}", DEVICES[render]))
+        tree[f"dev/dri/{name}"] = Node(*DEVICES[render], mode=0o660)
         tree[f"dev/dri/by-path/platform-{parent}-render"] = Link(f"../{name}")
     return tree
 
 
-def _graphics(board: Board) -> Tree:
+def _graphics(board):
     """GPU (if the board has its driver) and display: what the NPU must not be mixed up with."""
-    tree: Tree = {}
+    tree = {}
     if board.gpu:
-        tree |= _device("fb000000.gpu", "arm,mali-valhall-csf", "panthor")
-        tree |= _drm("fb000000.gpu", 0, "gpu-card", "gpu-render")
-    tree |= _device("display-subsystem", "rockchip,display-subsystem", "rockchip-drm")
-    tree |= _drm("display-subsystem", 2, "display", None)
+        tree.update(_device("fb000000.gpu", "arm,mali-valhall-csf", "panthor"))
+        tree.update(_drm("fb000000.gpu", 0, "gpu-card", "gpu-render"))
+    tree.update(_device("display-subsystem", "rockchip,display-subsystem", "rockchip-drm"))
+    tree.update(_drm("display-subsystem", 2, "display", None))
     tree["sys/devices/platform/display-subsystem/drm/card2/card2-HDMI-A-1/status"] = "disconnected\n"
     tree["sys/devices/platform/display-subsystem/drm/card2/card2-HDMI-A-1/device"] = Link("../../card2")
     tree["sys/class/drm/card2-HDMI-A-1"] = Link("../../devices/platform/display-subsystem/drm/card2/card2-HDMI-A-1")
     tree["sys/class/drm/version"] = "drm 1.1.0 20060810\n"
     for name in ("dev/rga", "dev/mpp_service", "dev/dma_heap/system"):
-        tree[name] = Node(*DEVICES["other"], 0o600)
+        tree[name] = Node(*DEVICES["other"], mode=0o600)
     return tree
 
 
-def _load(board: Board) -> str:
+def _load(board):
     """As the driver prints it: two blanks after "load:", a comma behind every core, the last one too; one core has no name."""
     values = (*board.load, *(0,) * len(board.cores))[: len(board.cores)]
     if len(values) == 1:
@@ -147,7 +130,7 @@ def _load(board: Board) -> str:
     return "NPU load:  " + " ".join(f"Core{core}: {value:2d}%," for core, value in enumerate(values)) + "\n"
 
 
-def _driver_files(board: Board) -> Tree:
+def _driver_files(board):
     """Files of the vendor's driver in debugfs and, by the kernel's configuration, in /proc."""
     version = tuple(int(part) for part in board.driver_version.split("."))
     files = {
@@ -156,51 +139,52 @@ def _driver_files(board: Board) -> Tree:
     }
     if version >= (0, 7, 2):  # the early driver of the RK3568 has no load
         files["load"] = _load(board)
-    tree: Tree = {}
+    tree = {}
     if board.debugfs:
-        tree |= {f"sys/kernel/debug/rknpu/{name}": text for name, text in files.items()}
+        tree.update({f"sys/kernel/debug/rknpu/{name}": text for name, text in files.items()})
     if board.procfs:
-        tree |= {f"proc/rknpu/{name}": text for name, text in files.items()}
+        tree.update({f"proc/rknpu/{name}": text for name, text in files.items()})
     return tree
 
 
-def _vendor_npu(board: Board) -> Tree:
+def _vendor_npu(board):
     name = f"{board.cores[0]}.npu"
     tree = _device(name, f"rockchip,{COMPATIBLE.get(board.soc, board.soc)}-rknpu", "RKNPU" if board.bound else None)
     if not board.bound:
         return tree
     # Trap: this driver's devfreq always says that it is fully loaded.
-    tree |= {f"sys/class/devfreq/{name}/{key}": f"{value}\n" for key, value in {
-        "cur_freq": 1000000000, "load": "100@1000000000Hz", "governor": "rknpu_ondemand"}.items()}
-    tree |= _driver_files(board)
+    frequency = {"cur_freq": 1000000000, "load": "100@1000000000Hz", "governor": "rknpu_ondemand"}
+    tree.update({f"sys/class/devfreq/{name}/{key}": f"{value}\n" for key, value in frequency.items()})
+    tree.update(_driver_files(board))
     if board.stack == "rknpu-drm":
-        return tree | _drm(name, board.number, "npu-card", "npu-render")
+        tree.update(_drm(name, board.number, "npu-card", "npu-render"))
+        return tree
     numbers = DEVICES["npu-card"]
     tree["sys/devices/virtual/misc/rknpu/uevent"] = f"MAJOR={numbers[0]}\nMINOR={numbers[1]}\nDEVNAME=rknpu\n"
     tree["sys/devices/virtual/misc/rknpu/dev"] = f"{numbers[0]}:{numbers[1]}\n"
     tree["sys/class/misc/rknpu"] = Link("../../devices/virtual/misc/rknpu")
-    tree["dev/rknpu"] = Node(*numbers, 0o600)
+    tree["dev/rknpu"] = Node(*numbers, mode=0o600)
     return tree
 
 
-def _rocket(board: Board) -> Tree:
+def _rocket(board):
     """Mainline: a device for each core, and one device node of the driver's own device "rknn" for all of them."""
-    tree: Tree = {}
+    tree = {}
     for address in board.cores:
-        tree |= _device(f"{address}.npu", f"rockchip,{board.soc}-rknn-core", "rocket" if board.bound else None)
+        tree.update(_device(f"{address}.npu", f"rockchip,{board.soc}-rknn-core", "rocket" if board.bound else None))
     if board.bound:
         tree["sys/devices/platform/rknn/uevent"] = "MODALIAS=platform:rknn\n"
         tree["sys/bus/platform/devices/rknn"] = Link("../../../devices/platform/rknn")
-        tree |= _class_device("accel", "rknn", "accel0", "accel/accel0", DEVICES["npu-card"])
-        tree["dev/accel/accel0"] = Node(*DEVICES["npu-card"])
+        tree.update(_class_device("accel", "rknn", "accel0", "accel/accel0", DEVICES["npu-card"]))
+        tree["dev/accel/accel0"] = Node(*DEVICES["npu-card"], mode=0o660)
     return tree
 
 
-def content(board: Board) -> Tree:
+def content(board):
     """All of a board: below sys/, proc/ and dev/."""
     _cores, model, own = SOCS[board.soc]
     base = "sys/firmware/devicetree/base"
-    tree: Tree = {
+    tree = {
         f"{base}/compatible": f"{own}\0rockchip,{board.soc}\0",
         f"{base}/model": (board.model or model) + "\0",
         f"{base}/serial-number": board.serial + "\0",
@@ -208,19 +192,19 @@ def content(board: Board) -> Tree:
         "sys/bus/platform/drivers": None,
         "sys/class/drm": None,
     }
-    tree |= _graphics(board)
+    tree.update(_graphics(board))
     own = _rocket(board) if board.stack == "rocket" else _vendor_npu(board)
     if board.broken:
-        own = {path: replace(value, major=DEAD[0], minor=DEAD[1]) if isinstance(value, Node) else value for path, value in own.items()}
-    tree |= own
+        own = {path: value._replace(major=DEAD[0], minor=DEAD[1]) if isinstance(value, Node) else value for path, value in own.items()}
+    tree.update(own)
     for name in board.gone:
         tree.pop(f"dev/{name}")
     for name, mode in board.modes:
-        tree[f"dev/{name}"] = replace(tree[f"dev/{name}"], mode=mode)
+        tree[f"dev/{name}"] = tree[f"dev/{name}"]._replace(mode=mode)
     return tree
 
 
-def write(root: Path, tree: Tree) -> None:
+def write(root, tree):
     """Makes the tree below a folder; what is there stays, what has the same name is replaced."""
     for path, value in sorted(tree.items()):
         target = root / path
@@ -238,12 +222,12 @@ def write(root: Path, tree: Tree) -> None:
             target.write_text(value)
 
 
-def _make_node(target: Path, node: Node) -> None:
+def _make_node(target, node):
     os.mknod(target, stat.S_IFCHR | 0o600, os.makedev(node.major, node.minor))
     target.chmod(node.mode)
 
 
-def tree(root: Path | str, **board: Any) -> Path:
+def tree(root, **board):
     """A board below a folder: root/sys, root/proc and root/dev. The keywords are the fields of `Board`.
 
     Returns root. Needs the right to make device nodes. /proc/device-tree leads into this folder, not into the machine's own /sys.
