@@ -157,14 +157,22 @@ def _agreement(chips, wanted, probe):
     seen = compare(chips, status, level)
     counts = "plugin %s of %s healthy, driver %d of %d" % (
         status.get("healthy"), status.get("total"), sum(fit(c["health"], level) for c in chips), len(chips))
-    missing = []
-    if status.get("total") != len(chips):
-        names = (probe.get("node") or {}).get("chip_names")
-        offered = {number_of(one) for one in names or []}
-        missing = ["%s is not among its chips" % name_of(c) for c in chips if names is not None and own_number(c) not in offered]
+    missing = ["%s is not among its chips" % name_of(c) for c in _missing(chips, status, probe.get("kubelet"))]
     known = status.get("healthy") is not None and status.get("total") is not None
     passed = known and status["total"] == len(chips) and not seen["wrong"] and (not seen["differ"] or seen["unfit"] <= allowed)
     return "plugin and driver agree", passed, "; ".join([counts] + missing + seen["wrong"] + seen["explained"])
+
+
+def _missing(chips, status, kubelet):
+    """Chips that the plugin does not have at all, by the ids that kubelet has of it and those that it calls unfit. Of shares and slices an
+    id does not say enough."""
+    if status.get("total") == len(chips) or not kubelet or kubelet["error"]:
+        return []
+    ids = [one for resource in status.get("resources") or [] for one in kubelet["allocatable"].get(resource["resource"], [])]
+    if len(ids) != status.get("healthy"):
+        return []
+    offered = {number_of(one) for one in ids + list(unfit_of(status))}
+    return [chip for chip in chips if own_number(chip) not in offered]
 
 
 def _kubelet(status, probe):

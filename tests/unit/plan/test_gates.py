@@ -205,7 +205,7 @@ def test_a_chip_that_the_plugin_does_not_offer_is_named_with_its_reason():
 
 
 def test_a_chip_that_is_missing_in_the_plugin_is_named():
-    seen = {"status": told(total=7), "node": {"chip_names": IDS[:7]}, "kubelet": kubelet(IDS[:7])}
+    seen = {"status": told(total=7), "kubelet": kubelet(IDS[:7])}
     gates, text = failed(converged(), plugin=seen)
     assert gates == {"L3"}
     assert "/dev/davinci7 is not among its chips" in text
