@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run of the gates: which looks are made, what becomes of one that hangs, and when L4 is not judged again."""
+
+import time
+
+import pytest
+
+from ansible_collections.npu.fleet.plugins.module_utils import _gates_note, _gates_run
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
+from ansible_collections.npu.fleet.plugins.modules import npu_gates
+
+from .observed import converged
+from .test_gates import CONTAINER, PLUGIN, POD, WANTED, kubelet, told
+
+ALL = ["L0", "L1", "L2", "L3", "L4"]
+
+
+def params(root, **changes):
+    values = {
+        "gates": ALL, "limits": {}, "root": str(root), "dev_root": "/dev", "engine": "auto", "runtime": "ascend", "runtime_path": "/opt/r",
+        "versions": WANTED["versions"], "own_versions": False, "unhealthy_allowed": 0, "unhealthy_from": "major", "chips": 0,
+        "seen_before": [], "agent_url": "http://127.0.0.1:9/readyz", "kubelet_dir": str(root), "pod_by": "admission", "pod_always": True,
+    }
+    return dict(values, **changes)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What the looks see; a test changes it, or has one hang. The calls are looked at in the answer: a look runs in its own process."""
+    found = {"plugin": PLUGIN, "container": dict(CONTAINER, engine="docker"), "pod": POD, "hang": ()}
+
+    def look(name):
+        def now(*_args, **_more):
+            if name in found["hang"]:
+                time.sleep(600)
+            return found[name]
+
+        return now
+
+    monkeypatch.setattr(_gates_run._gates_plugin, "probe_plugin", lambda url: {k: v for k, v in look("plugin")().items() if k != "kubelet"})
+    monkeypatch.setattr(_gates_run._gates_kubelet, "ask_kubelet", lambda folder: found["plugin"].get("kubelet"))
+    monkeypatch.setattr(_gates_run.Run, "look_into_containers", look("container"))
+    monkeypatch.setattr(_gates_run.Run, "admit", look("pod"))
+    monkeypatch.setattr(_gates_run, "AGAIN_SECONDS", 0.0)
+    return found
+
+
+def run(root, npu=None, check_mode=False, hang=(), **changes):
+    def observe(_params, ask=True):
+        if ("driver" in hang and ask) or "host" in hang:
+            time.sleep(600)
+        return npu or converged()
+
+    return _gates_run.Run(params(root, **changes), check_mode, observe).run()
+
+
+def ends(answer):
+    return {verdict["gate"]: verdict["passed"] for verdict in answer["gates"]}
+
+
+def test_all_pass_each_with_its_time_its_limit_and_its_evidence(tmp_path, seen):
+    answer = run(tmp_path)
+    assert answer["passed"]
+    assert answer["first_failed"] is None
+    assert list(ends(answer)) == ALL
+    for verdict in answer["gates"]:
+        assert verdict["seconds"] is not None
+        assert verdict["limit"] == _gates_run.LIMITS[verdict["gate"]]
+        assert {"asked", "seen"} <= set(verdict["evidence"])
+
+
+@pytest.mark.parametrize(("hangs", "limits", "gate", "others"), [
+    ("driver", {"L0": 5, "L1": 0.2}, "L1", {"L0": True, "L2": True, "L3": True, "L4": True}),
+    ("host", {"L0": 0.2, "L1": 0.2}, "L0", {"L2": None, "L3": None, "L4": None}),
+    ("container", {"L2": 0.3}, "L2", {"L0": True, "L1": True, "L3": True, "L4": True}),
+    ("plugin", {"L3": 0.3}, "L3", {"L0": True, "L1": True, "L2": True}),
+    ("pod", {"L4": 0.3}, "L4", {"L0": True, "L1": True, "L2": True, "L3": True}),
+])
+def test_a_gate_that_is_not_over_in_its_time_fails_with_that_reason(tmp_path, seen, *, hangs, limits, gate, others):
+    seen["hang"] = (hangs,)
+    began = time.monotonic()
+    answer = run(tmp_path, hang=(hangs,), limits=limits)
+    assert time.monotonic() - began < 120
+    assert not answer["passed"]
+    assert answer["first_failed"]["gate"] == gate
+    assert answer["first_failed"]["check"] == "in time"
+    assert "was not over within" in answer["first_failed"]["reason"]
+    assert "npu_verify_limits" in answer["first_failed"]["reason"]
+    for other, passed in others.items():
+        assert ends(answer)[other] is passed
+
+
+def test_check_mode_starts_no_container(tmp_path, seen):
+    seen["hang"] = ("container", "pod")
+    assert list(ends(run(tmp_path, check_mode=True))) == ["L0", "L1", "L3"]
+
+
+def test_without_a_wanted_runtime_no_container_is_asked_for(tmp_path, seen):
+    seen["hang"] = ("container",)
+    verdict = run(tmp_path, runtime="", versions={})["gates"][2]
+    assert (verdict["passed"], verdict["why"]) == (None, "no container runtime is wanted here")
+
+
+def test_a_node_without_npu_is_not_asked_further(tmp_path, seen):
+    seen["hang"] = ("container", "pod", "plugin")
+    npu = converged()
+    npu.update(present=False, chips=[], family=None, families=[])
+    answer = run(tmp_path, npu)
+    assert answer["first_failed"]["check"] == "npu present"
+    assert ends(answer) == {"L0": False, "L1": None, "L2": None, "L3": None, "L4": None}
+
+
+def test_what_differs_between_driver_and_plugin_is_looked_at_twice(tmp_path, seen, monkeypatch):
+    first = {"status": told("Ascend910-3: fault"), "kubelet": kubelet()}
+    looks = iter([first, PLUGIN])
+    real = _gates_run.Run.look_at_plugin
+
+    def look(self):
+        seen["plugin"] = next(looks)
+        real(self)
+
+    monkeypatch.setattr(_gates_run.Run, "look_at_plugin", look)
+    assert run(tmp_path)["passed"]
+    assert next(looks, None) is None
+
+
+def test_a_pod_is_not_tried_again_where_nothing_has_changed(tmp_path, seen):
+    assert ends(run(tmp_path, pod_always=False))["L4"] is True
+    seen["hang"] = ("pod",)
+    again = run(tmp_path, pod_always=False)["gates"][4]
+    assert (again["passed"], again["why"]) == (None, "nothing has changed since it passed")
+    seen["hang"] = ()
+    assert ends(run(tmp_path))["L4"] is True
+    for change in (lambda n: n["agent"].update(config_sha256="z"), lambda n: n.update(boot_id="c"),
+                   lambda n: n["versions"]["driver"].update(running="26"), lambda n: n["engines"][0].update(version="99")):
+        npu = converged()
+        change(npu)
+        assert run(tmp_path, npu, pod_always=False)["gates"][4]["judged"], change
+
+
+def test_a_pod_that_failed_is_tried_again(tmp_path, seen):
+    run(tmp_path, pod_always=False)
+    seen["pod"] = dict(POD, error="no")
+    assert ends(run(tmp_path))["L4"] is False
+    assert _gates_note.noted(str(tmp_path / "var/lib/npu-fleet"), "pod") is None
+
+
+def test_a_pod_of_the_cluster_is_left_to_its_module(tmp_path, seen):
+    seen["hang"] = ("pod",)
+    answer = run(tmp_path, pod_by="pod")
+    assert answer["pod_due"] is True
+    assert answer["passed"]
+    assert answer["pod_wanted"]["resource"] == "huawei.com/Ascend910"
+    # What passed there is noted by the checksum that is given here; before that it is due each time.
+    _gates_note.note(str(tmp_path / "var/lib/npu-fleet"), answer["pod_print"], "pod")
+    assert run(tmp_path, pod_by="pod", pod_always=False)["pod_due"] is False
+    assert run(tmp_path, pod_by="pod")["pod_due"] is True
+    # All in use: kubelet would refuse the pod, and that is nobody's fault.
+    busy = dict(kubelet(), used={"huawei.com/Ascend910": {f"Ascend910-{n}": "default/job" for n in range(8)}})
+    seen["plugin"] = dict(PLUGIN, kubelet=busy)
+    answer = run(tmp_path, pod_by="pod")
+    assert answer["pod_due"] is False
+    assert "no id is free" in answer["gates"][4]["why"]
+
+
+def test_nothing_is_promoted_before_the_pod_has_passed(tmp_path, seen):
+    given = dict(params(tmp_path, pod_by="pod"), record=True, cache_dir="/var/cache/npu-fleet")
+    answer = run(tmp_path, pod_by="pod")
+    assert npu_gates.promote(given, answer, False) is False
+    assert npu_gates.promote(given, dict(answer, pod_due=False), False) is True
+
+
+def test_own_versions_are_those_that_passed_last_else_those_on_disk(tmp_path, seen):
+    answer = run(tmp_path, versions={}, own_versions=True)
+    assert answer["versions_from"] == "disk"
+    assert answer["versions"]["docker_runtime"] == "7.3.0"
+    assert answer["passed"]
+    _good.promote(str(tmp_path / "var/lib/npu-fleet"), {"driver": "25.3.rc1"}, str(tmp_path / "cache"))
+    answer = run(tmp_path, versions={}, own_versions=True)
+    assert (answer["versions_from"], answer["versions"]) == ("record", {"driver": "25.3.rc1"})
+    assert answer["first_failed"]["gate"] == "L1"
+    # That record has no container runtime.
+    assert answer["gates"][2]["why"] == "no container runtime is wanted here"
+
+
+@pytest.mark.parametrize("limits", [{"L9": 5}, {"L0": 0}, {"L0": "soon"}, {"L0": None}])
+def test_limits_that_are_none(limits):
+    with pytest.raises(FleetError, match="npu_verify_limits"):
+        npu_gates.check_limits(limits)
+    npu_gates.check_limits({"L0": "5", "L4": 0.5})
