@@ -8,7 +8,7 @@ Sources: docs/rockchip.md. Pure. Private to the collection.
 
 from __future__ import annotations
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._rknpu import ROCKET
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._rknpu import ROCKET, SOCS
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
 
 #: The first driver that tells how busy the NPU is (public report for 0.4.2), and the oldest that runtimes 2.3 want.
@@ -39,6 +39,9 @@ def of_chip(chip, driver):
         error = chip["error"]
         hint = KERNEL_HINT if error["code"] == "npu_driver_missing" else NODES_HINT
         return [("warning", error["code"], name, f"{error['message']}.", hint)]
+    if chip["family"] not in SOCS:
+        message = f"The SoC {chip['family']} is in no table here. Its NPU is offered as it is; nothing was ever said of it."
+        return [("warning", "soc_unknown", name, message, "Known are " + ", ".join(sorted(SOCS)) + ".")]
     if chip["stack"] == ROCKET:
         message = (
             "This kernel drives the NPU by mainline's rocket. The vendor's runtime (librknnrt) does not work with it: the node offers "

@@ -4,6 +4,8 @@
     lab.py build [--suite S]     build simulator, packages, kubelet stand-in and node image (cached)
     lab.py up NAME [--count N] [--depot DIR] [--suite S] [--engine E]
                                  boot N fresh nodes NAME-1 .. NAME-N whose kubelet uses that engine, and write .build/lab/NAME/
+    lab.py board NODE [OPTION ...]
+                                 make a node of it a Rockchip board, as `rockchip-board lay OPTION ...` says
     lab.py down NAME             take them away
     lab.py destroy               take every node, image and the container engine away
 
@@ -238,6 +240,9 @@ def main():
     verb.add_argument("--count", type=int, default=1)
     verb.add_argument("--depot", type=Path, help="folder with packages, instead of the one that build makes")
     verb.add_argument("--engine", choices=list(ENDPOINTS), default="docker", help="what kubelet uses (default %(default)s)")
+    verb = verbs.add_parser("board", prefix_chars="+")
+    verb.add_argument("node")
+    verb.add_argument("options", nargs="*")
     verb = verbs.add_parser("down")
     verb.add_argument("name")
     verbs.add_parser("destroy")
@@ -246,6 +251,8 @@ def main():
         build(args.suite)
     elif args.verb == "up":
         say(f"lab {args.name} in {up(args.name, args.count, args.depot, args.suite, args.engine)}")
+    elif args.verb == "board":
+        board(args.node, *args.options)
     elif args.verb == "down":
         down(args.name)
     else:

@@ -14,9 +14,11 @@ family of its own; its driver is part of its kernel, and nothing is installed fo
 
 import re
 
-from ._rknpu import ROCKET, SOCS
+from ._rknpu import ROCKET
 
 ASCEND, ROCKCHIP = "ascend", "rockchip"
+# As `_rknpu.find` names a SoC, also one that its table does not have (yet): packages of another vendor are for none of them.
+SOC = re.compile(r"(?:r[kv][0-9]{4}|unknown)\Z")
 LAYERS = {
     ASCEND: ("driver", "firmware", "cann_toolkit", "cann_kernels", "cann_nnrt", "nnal", "docker_runtime"),
     ROCKCHIP: (),
@@ -106,7 +108,7 @@ def device_id(family, phy_id):
 
 def backend_of(family):
     """Which kind of chips a family is of; None for a family that no table names."""
-    return ASCEND if family in FAMILIES else ROCKCHIP if family in SOCS else None
+    return ASCEND if family in FAMILIES else ROCKCHIP if SOC.match(family or "") else None
 
 
 def layers_of(family):
@@ -117,6 +119,6 @@ def layers_of(family):
 def resource_of(family, stack=None):
     """Extended resource name of a family; None for an unknown one. ``stack`` is a Rockchip chip's: mainline's driver cannot run what is
     made for the vendor's runtime, so it has a resource of its own."""
-    if family in SOCS:
+    if backend_of(family) == ROCKCHIP:
         return "rockchip.com/rocket" if stack == ROCKET else "rockchip.com/rknpu"
     return FAMILIES[family]["resource"] if family in FAMILIES else None

@@ -75,6 +75,15 @@ def test_a_package_is_refused_where_there_is_no_such_layer(name):
     assert step["reason"] == f"There is no {name} for rk3588: nothing of it is installed by packages."
 
 
+@pytest.mark.parametrize("family", ["rv1126", "rk9999", "unknown"])
+def test_a_soc_that_no_table_has_gets_no_packages_either(family):
+    npu = dict(board(family=family), family=family, families=[family])
+    plan = _plan.make_plan(npu, WANTED)
+    assert (plan["packages"], plan["refused"]) == ([], [])
+    assert [one["code"] for one in plan["findings"]] == ["soc_unknown", "no_layers"]
+    assert decide(npu, {"driver": {"version": "25.5.0"}})[0]["code"] == "no_layer"
+
+
 def test_findings_about_servers_are_not_made():
     facts = copy.deepcopy(GOOD)
     facts["kernel"]["build"] = {"makefile": False, "release": None, "others": []}
