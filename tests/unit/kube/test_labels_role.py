@@ -43,7 +43,7 @@ class Play:
         self.api, self.folder = api, folder
         self.kubeconfig = str(api.kubeconfig(folder / "kubeconfig", api.add_user("admin", token=TOKEN)))
         place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
-        self.environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(folder / "ansible"), ANSIBLE_NOCOLOR="1")
+        self.environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(folder / "ansible"), ANSIBLE_NOCOLOR="1", ANSIBLE_PIPELINING="1")
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             self.environment.pop(name, None)
         self.output, self.seen, self.asked = [], [], []
