@@ -76,7 +76,7 @@ def test_a_fault_of_ours_says_what_to_do(plugin):
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("a; b", "a; b"), ("x" * 300, "x" * 300), ("x" * 301, "x" * 299 + "…"), ("x" * 400 + "; do this", "x" * 289 + "…; do this"),
+    ("a; b", "a; b"), ("x" * 300, "x" * 300), ("x" * 301, "x" * 299 + "…"), ("x" * 400 + "; do this", "x" * 290 + "…; do this"),
     ("a; " + "y" * 400, "a; " + "y" * 134 + "…; " + "y" * 160),
 ])
 def test_a_text_that_is_too_long_loses_its_middle(plugin, text, told):

@@ -60,9 +60,9 @@ def by_ids(entry, holders):
     fresh = [row for row in rows if name(row) not in entry.before]
     entry.second = None
     if len({name(row) for row in fresh}) == 1:
-        return Found(*fresh[0][:3])
+        return found_in(fresh[0])
     if len({name(row) for row in rows}) == 1:
-        entry.second = Found(*rows[0][:3])
+        entry.second = found_in(rows[0])
     elif fresh:
         entry.second = Found(None, None, None, f"kubelet shows these chips with several pods: {', '.join(sorted({*map(name, fresh)}))}")
     return None
@@ -72,8 +72,15 @@ def by_successor(entry, again, holders, given, refused):
     last = max(given[key] for key in again)
     if last - entry.at > SAME_POD_SECONDS or entry.at < refused < last:
         return AGAIN
-    pods = {row[:2] for key in again for row in holders.get(key, ()) if name(row) not in entry.before}
-    return Found(*pods.pop(), None, INIT) if len(pods) == 1 else None
+    pods = {(row.namespace, row.pod) for key in again for row in holders.get(key, ()) if name(row) not in entry.before}
+    if len(pods) != 1:
+        return None
+    namespace, pod = pods.pop()
+    return Found(namespace, pod, None, INIT)
+
+
+def found_in(row):
+    return Found(row.namespace, row.pod, row.container)
 
 
 def name(row):

@@ -66,7 +66,7 @@ async def containers(path):
             for devices in container.devices:
                 key = pod.namespace, pod.name, container.name, devices.resource_name
                 found.setdefault(key, set()).update(devices.device_ids)
-    return [Row(*key, frozenset(ids)) for key, ids in found.items()]
+    return [Row(namespace, pod, container, resource, frozenset(ids)) for (namespace, pod, container, resource), ids in found.items()]
 
 
 class Holders:
