@@ -131,6 +131,7 @@ def start(bench, rig, runs):
 def idle(bench, rig, seconds):
     agent = rig.agent(name="idle", **DEFAULTS)
     agent.await_state("serving")
+    agent.get("/metrics")  # loads the library for it
     time.sleep(2)
     before, began = {pid: cpu(pid) for pid in processes(agent.pid)}, time.monotonic()
     time.sleep(seconds)

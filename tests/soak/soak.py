@@ -11,6 +11,7 @@ At the end nothing may be left: this process adopts what others leave behind, so
 
 import argparse
 import ctypes
+import json
 import os
 import random
 import signal
@@ -90,7 +91,7 @@ class Faults:
 class Soak:
     def __init__(self, rig, chance):
         self.rig, self.chance, self.faults = rig, chance, Faults(rig, chance)
-        self.agent, self.number, self.last = None, 0, None
+        self.agent, self.number, self.last, self.pods = None, 0, None, 0
         self.done = {"kubelet": 0, "agent": 0, "fault": 0}
         rig.kubelet()
         self.start()
@@ -145,10 +146,13 @@ class Soak:
         self.faults.take_back(len(self.faults.standing))
         until(lambda: self.rig.numbers() == (CHIPS, CHIPS), what=f"{CHIPS} of {CHIPS} chips after {self.last}: {self.rig.numbers()}")
         until(lambda: (report := self.agent.report()) and report["ready"] and report["healthy"] == CHIPS, what="the agent to be ready")
-        pod = self.rig.ask("allocate", count=CHIPS, resource=RESOURCE, pod="soak")
+        self.pods += 1
+        name = f"soak-{self.pods}"
+        pod = self.rig.ask("allocate", count=CHIPS, resource=RESOURCE, pod=name)
         if pod["phase"] != "Running" or len(pod["response"]["devices"]) != CHIPS + len(rigs.MANAGERS):
             raise AssertionError(f"a pod did not get all chips: {pod}")
-        self.rig.ask("delete", pod="soak")
+        until(lambda: name in [line["pod"] for line in audit(self.rig)], what=f"the audit's line of {name}")
+        self.rig.ask("delete", pod=name)
         until(lambda: len(below(self.agent.pid)) == 1, what="one driver worker and no zombie below the agent")
         left_behind(self.rig)
         return used(self.agent.pid)
@@ -190,6 +194,12 @@ def used(pid):
         return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def audit(rig):
+    """The lines of the audit, with those of the file before."""
+    files = [rig.folder / "audit.jsonl.1", rig.folder / "audit.jsonl"]
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+
+
 def left_behind(rig):
     """Processes that nobody has started here. Children of an agent that was killed become ours, and end by themselves: those are taken."""
     known, left = {process.pid for process in rig.processes}, []
@@ -225,6 +235,9 @@ def soak(rig, counts, seed):
         raise AssertionError("an agent's log has a fault of its own")
     if run.agent.stop() != 0:
         raise AssertionError("the agent did not end well")
+    named = [line["pod"] for line in audit(rig)]
+    if named != [f"soak-{number}" for number in range(1, run.pods + 1)]:
+        raise AssertionError(f"{run.pods} pods got chips, the audit has {named}")
     until(lambda: not left_behind(rig), what=f"what was left behind to end: {left_behind(rig)}")
     print(f"{run.done['kubelet']} restarts of kubelet, {run.done['agent']} of the agent, {run.done['fault']} faults: all {CHIPS} chips are "
           f"back; memory {before[0] / 1e6:.1f} to {after[0] / 1e6:.1f} MB, descriptors {before[1]} to {after[1]}, nothing left behind")
