@@ -113,7 +113,7 @@ class RockchipWorld(World):
 
 
 class PathsWorld(World):
-    resource, ids, lost = "cambricon.com/mlu", ("mlu-0", "mlu-1"), "cambricon_dev1 is missing"
+    resource, ids, lost = "cambricon.com/mlu", ("mlu-2", "mlu-5"), "cambricon_dev5 is missing"
     settings = {"backend": "paths", "devices": [{
         "resource": "cambricon.com/mlu", "paths": ["/dev/cambricon_dev[0-9]*"], "with": ["/dev/cambricon_ctl", "/dev/caps/cap{n}*"],
         "envs": {"MLU_MODE": "one"}, "env_ids": "MLU_VISIBLE_DEVICES", "open": True}]}
@@ -122,35 +122,35 @@ class PathsWorld(World):
 
     def __init__(self, folder, package, library):
         super().__init__(folder, package, library)
-        for number, name in enumerate(("cambricon_dev0", "cambricon_dev1", "cambricon_ctl", "caps/cap1")):
+        for number, name in enumerate(("cambricon_dev2", "cambricon_dev5", "cambricon_ctl", "caps/cap5")):
             living(self.dev / name, number)
 
     def given(self, ids):
         numbers = sorted(name.rpartition("-")[2] for name in ids)
-        names = [name for number in numbers for name in (f"cambricon_dev{number}", "cambricon_ctl", *["caps/cap1"] * (number == "1"))]
+        names = [name for number in numbers for name in (f"cambricon_dev{number}", "cambricon_ctl", *["caps/cap5"] * (number == "5"))]
         envs = {"MLU_MODE": "one", "MLU_VISIBLE_DEVICES": ",".join(numbers)}
         return envs, [self.node(name) for name in dict.fromkeys(names)]
 
     def lose(self, _name):
-        (self.dev / "cambricon_dev1").unlink()
+        (self.dev / "cambricon_dev5").unlink()
 
     def mend(self, _name):
-        living(self.dev / "cambricon_dev1", 1)
+        living(self.dev / "cambricon_dev5", 1)
 
 
 class RemoteWorld(World):
-    resource, ids, lost = "example.com/npu-server", ("rack-0", "rack-1"), "no connection: Connection refused"
+    resource, ids, lost = "example.com/npu-server", ("rack-3", "rack-7"), "no connection: Connection refused"
     secret = "s3cr3t-t0ken"  # noqa: S105  a canary
     bad = ({"endpoints": json.dumps([{"resource": "example.com/x", "name": "a", "address": "10.0.0.1:0", "envs": {"TOKEN": secret}}])},
            "entry 1: address must be HOST:PORT")
 
     def __init__(self, folder, package, library):
         self.listeners = [listener(), listener()]
-        self.ports = [one.getsockname()[1] for one in self.listeners]
+        self.ports = dict(zip((3, 7), (one.getsockname()[1] for one in self.listeners), strict=True))
         self.settings = {"backend": "remote", "endpoints": [
             {"resource": self.resource, "name": f"rack-{number}", "address": f"127.0.0.1:{port}", "nodes": ["/dev/link0"],
              "envs": {"NPU_URL": "grpc://{host}:{port}/{name}", "NPU_TOKEN": self.secret}}
-            for number, port in enumerate(self.ports)]}
+            for number, port in self.ports.items()]}
         super().__init__(folder, package, library)
         living(self.dev / "link0")
 
@@ -164,7 +164,7 @@ class RemoteWorld(World):
         self.listeners[1].close()
 
     def mend(self, _name):
-        self.listeners[1] = listener(self.ports[1])
+        self.listeners[1] = listener(self.ports[7])
 
     def close(self):
         super().close()

@@ -2,6 +2,7 @@
 """What tells at once that something changed (signals.py, look.py), and the thread that waits for it (eyes.py)."""
 
 import errno
+import re
 import threading
 
 import pytest
@@ -164,6 +165,27 @@ def test_a_folder_that_is_replaced_is_watched_again(agent, tmp_path):
     before = signals.count
     (dev / "davinci0").touch()
     until(lambda: watch.wait(1) and signals.count > before, what="the name in the new folder")
+    signals.close()
+
+
+def test_a_folder_that_comes_later(agent, tmp_path):
+    """What came into it before it was watched is told as well; names of others are not."""
+    watch, places = agent.signals.Watch(), [(str(tmp_path), re.compile(r"dri\Z")), (f"{tmp_path}/dri", re.compile(r"card[0-9]+\Z"))]
+    signals = agent.signals.Signals(watch, str(tmp_path), lambda *_words, **_fields: None, places=places, uevents=None)
+    assert signals.trouble is None and signals.netlink is None
+    (tmp_path / "davinci0").touch()
+    (tmp_path / "dri").mkdir()
+    until(lambda: watch.wait(1) and signals.count, what="the folder's name")
+    assert signals.count == 1
+    (tmp_path / "dri/card0").touch()
+    signals.follow()
+    assert signals.count == 2
+    signals.follow()
+    assert signals.count == 2
+    (tmp_path / "dri/by-path").mkdir()
+    (tmp_path / "dri/card1").touch()
+    until(lambda: watch.wait(1) and signals.count > 2, what="the second card")
+    assert signals.count == 3
     signals.close()
 
 

@@ -111,7 +111,10 @@ class Signals:
             if self.inotify is None:
                 self.inotify = self.open()
                 self.watch.add(self.inotify.descriptor, self.read)
+            before = self.patterns
             self.patterns = {number: pattern for number, pattern in map(self.follow_one, self.places) if number is not None}
+            if before and set(self.patterns) - set(before):
+                self.count += 1  # what came into a new folder before it was watched was told to nobody
         except OSError as error:
             self.without(error)
             return
@@ -133,7 +136,7 @@ class Signals:
         if self.inotify is not None:
             self.watch.remove(self.inotify.descriptor)
             self.inotify.close()
-            self.inotify = None
+            self.inotify, self.patterns = None, {}
         if self.trouble is None:
             what = {errno.EMFILE: "all inotify instances of this user are taken (fs.inotify.max_user_instances)",
                     errno.ENOSPC: "all inotify watches of this user are taken (fs.inotify.max_user_watches)"}.get(error.errno, str(error))
