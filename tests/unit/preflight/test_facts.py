@@ -146,6 +146,7 @@ def test_others_that_use_or_bring_npus(place, npu):
     program(place, 30, "/usr/local/bin/device-plugin", "-useAscendDocker=true")
     program(place, 4, "/bin/bash", "/usr/local/bin/npu-exporter")
     program(place, 5, "ascend-device-plugin")
+    program(place, 8, "/rknpu-device-plugin")
     program(place, 6, "vim", "notes", "device-plugin")
     program(place, 7, "/usr/bin/my-device-plugin")
     for name in ("Ascend910.sock", "npu-agent-Ascend910.sock", ".npu-agent-7.sock", "kubelet.sock", "nvidia.sock"):
@@ -159,6 +160,7 @@ def test_others_that_use_or_bring_npus(place, npu):
         "programs": [
             {"pid": 4, "name": "npu-exporter", "product": "MindCluster exporter"},
             {"pid": 5, "name": "ascend-device-plugin", "product": "HAMi device plugin"},
+            {"pid": 8, "name": "rknpu-device-plugin", "product": "rknpu device plugin"},
             {"pid": 30, "name": "device-plugin", "product": "MindCluster device plugin"},
         ],
         "containers": [{"id": BOX[:12], "image": "registry/npu-driver-installer:24.1"}],
