@@ -34,7 +34,7 @@ options:
     type: int
     required: true
   root:
-    description: Where the node's files are. For images, and for tests of this collection.
+    description: Where the node's files are, for a system that is not the one that runs.
     type: path
     default: /
 seealso:
