@@ -76,11 +76,12 @@ def test_one_that_does_not_let_go_is_killed_with_all_that_it_started(tmp_path):
     def look():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / "look").write_text(str(os.getpid()))
-        run(["sh", "-c", f"echo $$ >'{tmp_path}'/command; sleep 600"], 600)
+        # Its parent ends at once, so that it is nobody's child any more; it is still of the command's group.
+        run(["sh", "-c", f"cd '{tmp_path}'; (sleep 600 & echo $! >orphan); echo $$ >command; sleep 600"], 600)
 
-    looked = within(1.5, look, grace=0.2)
+    looked = within(3, look, grace=0.2)
     assert looked.timed_out
-    for name in ("look", "command"):
+    for name in ("look", "command", "orphan"):
         assert gone(int((tmp_path / name).read_text()))
 
 
