@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -19,6 +20,8 @@ COMMAND_SECONDS = 90
 JOURNAL_LINES = 20
 POLL_SECONDS = 0.2
 FOLDER_MODE = 0o755
+FILE_MODE, CONFIG_MODE = 0o644, 0o600  # the agent is root, and variables that it gives to containers may be tokens
+DECLARED = re.compile(r"^(devices|endpoints): (.+)$", re.MULTILINE)
 CDI_FILE = "npu-fleet-ascend.json"  # as in the agent's cdi.py
 CDI_KIND = "npu.fleet/ascend"
 CDI_FOLDER = "/etc/cdi"
@@ -38,7 +41,20 @@ def text_of(path):
         return ""
 
 
-def write(path, text, mode=0o644):
+def shown(text):
+    """A configuration for a diff: variables of containers may be tokens."""
+    return DECLARED.sub(lambda line: "%s: %s" % (line.group(1), without_values(line.group(2))), text)
+
+
+def without_values(declared):
+    try:
+        entries = [dict(entry, envs=dict.fromkeys(entry.get("envs") or {}, "(not shown)")) for entry in json.loads(declared)]
+    except (ValueError, TypeError, AttributeError):
+        return "(not shown)"
+    return json.dumps(entries)
+
+
+def write(path, text, mode=FILE_MODE):
     """Replace a file in one step; its folder is made when missing."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
@@ -199,7 +215,7 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     steps = _agent.decide_service(before, config, unit)
     paths = [(_agent.CONFIG, config, steps["write_config"]), (_agent.UNIT, unit, steps["write_unit"])]
     diff = [
-        {"before_header": path, "after_header": path, "before": text_of(_agent.under(root, path)), "after": text}
+        {"before_header": path, "after_header": path, "before": shown(text_of(_agent.under(root, path))), "after": shown(text)}
         for path, text, wanted in paths if wanted
     ]
     actions = ["write " + path for path, _text, wanted in paths if wanted]
@@ -225,7 +241,7 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
         os.chmod(_agent.under(root, folder), FOLDER_MODE)
     for path, text, wanted in paths:
         if wanted:
-            write(_agent.under(root, path), text)
+            write(_agent.under(root, path), text, CONFIG_MODE if path == _agent.CONFIG else FILE_MODE)
     if actions:
         no_future([_agent.under(root, path) for path in (_agent.CONFIG, _agent.UNIT, _agent.HOME + "/current")])
         systemctl(run, "daemon-reload")

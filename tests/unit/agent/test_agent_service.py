@@ -80,6 +80,16 @@ def test_first_run_then_nothing(node):
     assert result["after"]["started_after_files"] is True
 
 
+def test_tokens_of_containers_are_shown_to_nobody(node):
+    text = 'backend: "remote"\nendpoints: [{"name": "a-0", "address": "h:1", "envs": {"TOKEN": "%s", "N": 1}}]\n'
+    first = present(node, Systemd(node), config=text % "s3cr3t")
+    assert os.stat(node / "etc/npu-agent/config.yaml").st_mode & 0o777 == 0o600
+    second = present(node, Systemd(node), config=text % "t0k3n" + "devices: nonsense s3cr3t\n")
+    assert second["actions"] and "s3cr3t" in (node / "etc/npu-agent/config.yaml").read_text()
+    assert "s3cr3t" not in json.dumps([first, second]) and "t0k3n" not in json.dumps([first, second])
+    assert '"TOKEN": "(not shown)"' in second["diff"][0]["after"] and "h:1" in second["diff"][0]["after"]
+
+
 def test_another_configuration_restarts(node):
     systemd = Systemd(node)
     present(node, systemd)
@@ -394,7 +404,7 @@ def test_observe_a_node_without_agent(tmp_path):
 
     assert _agent.observe(str(tmp_path), no_systemctl) == {
         "version": None, "archive_sha256": None, "config_sha256": None, "unit_sha256": None, "active": False, "enabled": False,
-        "started_after_files": None,
+        "started_after_files": None, "others": [], "pod": False,
     }
 
 
