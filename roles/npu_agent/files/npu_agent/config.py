@@ -226,7 +226,7 @@ SETTINGS = {
     "label_poll": (5.0, seconds(0.1, 60), "`npu-agent labels`: time between two questions to `serve`, at `listen`"),
     "label_period": (40.0, seconds(1, 3600), "`npu-agent labels`: time between two looks at the Node where nothing changes, about"),
     "label_keep": ("", label_keys, "`npu-agent labels`: keys of labels that are left alone, with commas between"),
-    "taint_after": (20.0, seconds(0, 3600), "`npu-agent labels`: how long a node must not be ready before it gets its taint"),
+    "taint_after": (15.0, seconds(0, 3600), "`npu-agent labels`: how long a node must not be ready before it gets its taint"),
     "log_level": ("info", one_of("debug", "info", "warning", "error"), "lowest level that is logged"),
 }
 
