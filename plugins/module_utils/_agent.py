@@ -9,6 +9,7 @@ import json
 import os
 import time
 
+from ansible_collections.npu.fleet.plugins.module_utils import _agent_others
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 HOME = "/opt/npu-agent"
@@ -131,14 +132,19 @@ def observe(root, run):
     after = None
     if started is not None:
         after = shown.get("NeedDaemonReload") != "yes" and all(stamp is None or stamp <= started for stamp in stamps)
+    others, serves = _agent_others.look(under(root, _agent_others.FOLDER))
+    active = shown.get("ActiveState") == "active"
     return {
         "version": marker.get("version"),
         "archive_sha256": marker.get("sha256"),
         "config_sha256": sha256_of(config),
         "unit_sha256": sha256_of(unit),
-        "active": shown.get("ActiveState") == "active",
+        "active": active,
         "enabled": shown.get("UnitFileState") in ("enabled", "enabled-runtime"),
         "started_after_files": after,
+        "others": others,
+        # Our socket is served, and not by the service: the agent is there as a pod.
+        "pod": serves and not active,
     }
 
 

@@ -118,7 +118,8 @@ def ready(cluster, objects, seconds, *, clock=time.monotonic, sleep=time.sleep):
             states[name] = _kube_ready.judge(name, wanted, pods, events if last else list)
         lacking = {name: state["reasons"] for name, state in states.items() if not state["ready"]}
         if not lacking:
-            return {"changed": False, "pods": {name: state["pods"] for name, state in states.items()}}
+            return {"changed": False, "pods": {name: state["pods"] for name, state in states.items()},
+                    "addresses": {name: state["address"] for name, state in states.items() if state["address"]}}
         if last:
             raise FleetError(
                 "After %d s the agent's pods are not ready on %s." % (seconds, "; ".join(

@@ -54,8 +54,10 @@ def of_events(events, names):
 
 
 def judge(node, wanted, pods, events):
-    """{"ready", "reasons", "pods"} of a node: each of the wanted DaemonSets has a pod there that is ready. events: a function, asked only
-    where that is not so."""
+    """{"ready", "reasons", "pods", "address"} of a node: each of the wanted DaemonSets has a pod there that is ready.
+
+    events: a function, asked only where that is not so.
+    """
     here = [pod for pod in pods if node_of(pod) == node]
     reasons = []
     for name in wanted:
@@ -68,4 +70,7 @@ def judge(node, wanted, pods, events):
             told = ["its pod is %s" % (mine[0].get("status") or {}).get("phase", "Unknown") if mine else
                     "it has no pod there; does the Node have taints that it does not tolerate, and does the DaemonSet's controller run?"]
         reasons += ["DaemonSet %s: %s" % (name, text) for text in dict.fromkeys(told)]
-    return {"ready": not reasons, "reasons": reasons, "pods": sorted(pod["metadata"]["name"] for pod in here)}
+    # The one that serves chips is the last of a node's DaemonSets.
+    serving = [pod for pod in here if wanted and owner_of(pod) == wanted[-1] and is_ready(pod)]
+    return {"ready": not reasons, "reasons": reasons, "pods": sorted(pod["metadata"]["name"] for pod in here),
+            "address": (serving[0].get("status") or {}).get("podIP") if serving else None}

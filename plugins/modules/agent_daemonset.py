@@ -130,6 +130,11 @@ pods:
   returned: with O(state=ready)
   type: dict
   sample: {"node-01": ["npu-agent-access-8zk2p", "npu-agent-x7xqk"]}
+addresses:
+  description: Address of the agent's pod on each Node, where kubelet reports one.
+  returned: with O(state=ready)
+  type: dict
+  sample: {"node-01": "10.244.1.7"}
 kept:
   description: Why the objects stay. Null where they do not.
   returned: with O(state=absent)
@@ -208,7 +213,7 @@ def run(params, check_mode, hide):
     if params["state"] == "absent":
         return _kube_daemonset.absent(cluster, params["objects"], check_mode, seconds)
     if check_mode:
-        return {"changed": False, "pods": {}}
+        return {"changed": False, "pods": {}, "addresses": {}}
     return _kube_daemonset.ready(cluster, params["objects"], seconds)
 
 

@@ -165,6 +165,15 @@ before:
       description: It was started after its files last changed. Nothing when it does not run.
       type: bool
       sample: true
+    others:
+      description: Other device plugins for NPUs that serve this node's kubelet.
+      type: list
+      elements: str
+      sample: []
+    pod:
+      description: The agent serves this node from a pod.
+      type: bool
+      sample: false
 after:
   description: The agent after the run, in check mode as before it.
   returned: success

@@ -265,7 +265,7 @@ npu:
       description: The agent as it is on the node.
       type: dict
       sample: {"version": null, "archive_sha256": null, "config_sha256": null, "unit_sha256": null, "active": false, "enabled": false,
-               "started_after_files": null}
+               "started_after_files": null, "others": [], "pod": false}
     holders:
       description: Processes that have an NPU's node open, with id of the container, uid of the pod and name of the systemd unit.
       type: list

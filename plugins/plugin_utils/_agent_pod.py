@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES, resource_of
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._rknpu import ROCKET, SOCS
 
 TAINT = "npu.fleet/not-ready"
 RESOURCE = "npu.fleet/agent"
@@ -25,11 +26,14 @@ PROFILES: dict[str, list[tuple[str, str]]] = {
         ("/etc/hdcBasic.cfg", "File"), ("/etc/sys_version.conf", "File"), ("/etc/ascend_install.info", "File"),
         ("/var/slogd", "File"), ("/var/dmp_daemon", "File"), ("/dev/shm", "Directory"),  # noqa: S108
     ],
+    "rockchip": [],  # the driver is part of the kernel, and no library is asked
 }
 
 
 def profile_of(families: list[str]) -> str:
     """The profile for a node with chips of these families."""
+    if any(family in SOCS for family in families):
+        return "rockchip"
     return "310b" if "310b" in families else "server"
 
 
@@ -62,7 +66,8 @@ def security(capabilities: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def tolerations(full: dict[str, Any]) -> list[dict[str, Any]]:
     """Our own taint, and those that keep pods without NPU away: of the resources of all families, and what the user names."""
-    keys = [TAINT, *sorted({family["resource"] for family in FAMILIES.values()}), *full["tolerations"]]
+    resources = {family["resource"] for family in FAMILIES.values()} | {resource_of(soc, stack) for soc in SOCS for stack in (None, ROCKET)}
+    keys = [TAINT, *sorted(resources), *full["tolerations"]]
     return [{"key": key, "operator": "Exists"} for key in dict.fromkeys(keys)]
 
 
@@ -123,14 +128,15 @@ def agent_container(full: dict[str, Any], profile: str, config: str, volumes: Vo
         volumes.host(f"{full['kubelet_root']}/device-plugins", "Directory", "/var/lib/kubelet/device-plugins", read_only=False),
         # To connect to a socket on a read-only mount is allowed: nothing is written there.
         volumes.host(f"{full['kubelet_root']}/pod-resources", "Directory", "/var/lib/kubelet/pod-resources"),
-        # A folder that is not there is waited for, and not made: an empty one would pass for a driver of somebody else's.
-        volumes.host(f"{full['install_path']}/driver", "Directory"),
-        volumes.host("/etc/ascend-docker-runtime.d", "DirectoryOrCreate"),
         volumes.host("/var/lib/npu-agent", "DirectoryOrCreate", read_only=False),
         # debugfs lies below it, from which the load of a Rockchip NPU is read.
         volumes.host("/sys", "Directory", "/host/sys"),
         volumes.add({"configMap": {"name": "npu-agent"}}, "/etc/npu-agent"),
     ]
+    if profile != "rockchip":
+        # A folder that is not there is waited for, and not made: an empty one would pass for a driver of somebody else's.
+        mounts += [volumes.host(f"{full['install_path']}/driver", "Directory"),
+                   volumes.host("/etc/ascend-docker-runtime.d", "DirectoryOrCreate")]
     mounts += [volumes.host(path, kind) for path, kind in PROFILES[profile]]
     folder = full["config"].get("cdi_folder")
     if folder:

@@ -3,9 +3,13 @@
 
 import os
 import re
+import sys
 
 import agent_rig as rigs
 import pytest
+
+sys.path.insert(0, str(rigs.REPO / "tests/simulator/rockchip"))
+import rockchip_tree
 
 RESOURCE = "npu.fleet/agent"
 MANAGERS = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
@@ -86,6 +90,19 @@ def test_every_manager_of_every_family_is_known(access, package, tmp_path):
     assert {re.sub("^/dev/", "", host) for host, _inside, _rights in access.wanted(str(tmp_path))} == names
 
 
+@pytest.mark.parametrize("stack", ["rknpu-drm", "rknpu-misc"])
+def test_a_rockchip_board_gives_the_nodes_of_its_driver(access, tmp_path, stack):
+    """Of DRM both nodes, by the driver that has them and not by their numbers."""
+    rockchip_tree.tree(tmp_path, soc="rk3588", stack=stack)
+    rigs.make_node(tmp_path / "dev/sda")
+    given = [host for host, _inside, _rights in access.wanted(str(tmp_path / "dev"), str(tmp_path / "sys"))]
+    from npu_agent._hardware import _rknpu
+
+    (npu,) = _rknpu.find(str(tmp_path / "sys"), str(tmp_path / "dev"), str(tmp_path / "proc"))
+    assert given == ["/dev" + path[len(str(tmp_path / "dev")):] for path in npu["device_nodes"]] and len(given) >= 1
+    assert len(given) == (2 if stack == "rknpu-drm" else 1)
+
+
 def test_an_unknown_id_is_refused_in_words(access):
     from types import SimpleNamespace
 
@@ -99,8 +116,8 @@ def test_an_unknown_id_is_refused_in_words(access):
     import asyncio
     import collections
 
-    plugin = access.AccessPlugin(access.Access(), SimpleNamespace(dev_root="/nowhere"), lambda *_args, **_fields: None,
-                                 collections.Counter(), None)
+    nowhere = SimpleNamespace(dev_root="/nowhere", sysfs_root="/nowhere")
+    plugin = access.AccessPlugin(access.Access(), nowhere, lambda *_args, **_fields: None, collections.Counter(), None)
     for ids, text in ((["other"], "other is no id of npu.fleet/agent"), (["node"], "there is no device node of an NPU driver")):
         request = SimpleNamespace(container_requests=[SimpleNamespace(devices_ids=ids)])
         with pytest.raises(RuntimeError):

@@ -206,8 +206,9 @@ def test_ready_waits_for_each_pod_of_each_node(api, do):
     with pytest.raises(FleetError) as caught:
         do("ready")
     assert "node-01" in str(caught.value) and "its pod is Pending" in str(caught.value)
-    status(api, True)
-    assert len(do("ready")["pods"]["node-01"]) == 2
+    status(api, True, podIP="10.244.1.7")
+    seen = do("ready")
+    assert len(seen["pods"]["node-01"]) == 2 and seen["addresses"] == {"node-01": "10.244.1.7"}
 
 
 @pytest.mark.parametrize(("more", "words"), [

@@ -110,6 +110,14 @@ def test_boards_with_a_310b_get_files_as_files():
     assert _agent_pod.profile_of(["310b"]) == "310b" and _agent_pod.profile_of(["a2", "310p"]) == _agent_pod.profile_of([]) == "server"
 
 
+def test_a_rockchip_board_has_nothing_of_the_vendor_driver():
+    spec = pods({**IMAGE, "profiles": ["rockchip"]})["npu-agent-rockchip"]
+    kinds = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    assert kinds == {path for container, path in HOST if container == "agent" and "scend" not in path and "ascend" not in path} - {
+        "/usr/local/dcmi"}
+    assert _agent_pod.profile_of(["rk3588"]) == "rockchip"
+
+
 def test_only_the_container_that_writes_labels_has_a_token():
     spec = pods()["npu-agent"]
     tokens = {volume["name"] for volume in spec["volumes"] if "projected" in volume}

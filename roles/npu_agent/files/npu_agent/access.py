@@ -16,6 +16,7 @@ import signal
 from types import SimpleNamespace
 
 from . import health, messages, nodes
+from ._hardware import _rknpu
 from ._hardware._families import FAMILIES
 from .log import Log
 from .plugin import Plugin
@@ -54,8 +55,9 @@ class Access:
         return sum(unit.healthy for unit in self.units.values()), len(self.units)
 
 
-def wanted(dev_root):
-    """[(path on the host, path in the container, permissions)] of what DCMI asks through, as far as it is there: chips and managers.
+def wanted(dev_root, sysfs_root="/sys"):
+    """[(path on the host, path in the container, permissions)] of what the agent asks or opens, as far as it is there: chips and managers,
+    and the nodes of a Rockchip NPU's driver.
 
     On boards with a 310B containers see another manager under the usual name; the agent looks for it under its own one too.
     """
@@ -68,7 +70,8 @@ def wanted(dev_root):
         chips = sorted((name for name in os.listdir(dev_root) if CHIP.match(name)), key=lambda name: int(name[len("davinci"):]))
     except OSError:
         chips = []
-    found = [(f"/dev/{name}", f"/dev/{name}", "rw") for name in [*managers, *chips] if not nodes.trouble(f"{dev_root}/{name}")]
+    boards = [path[len(dev_root) + 1:] for one in _rknpu.find(sysfs_root, dev_root) for path in one["device_nodes"]]
+    found = [(f"/dev/{name}", f"/dev/{name}", "rw") for name in [*managers, *chips, *boards] if not nodes.trouble(f"{dev_root}/{name}")]
     if found and nodes.is_device(f"{dev_root}/{KERNEL_LOG}"):
         found.append((f"/dev/{KERNEL_LOG}", f"/dev/{KERNEL_LOG}", "r"))
     return found
@@ -84,7 +87,7 @@ class AccessPlugin(Plugin):
         return response
 
     async def allocate(self, request, context):
-        response, given = messages.AllocateResponse(), wanted(self.settings.dev_root)
+        response, given = messages.AllocateResponse(), wanted(self.settings.dev_root, self.settings.sysfs_root)
         strange = [name for container in request.container_requests for name in container.devices_ids if name != ID]
         if strange or not given:
             from grpc import StatusCode  # noqa: PLC0415
@@ -124,13 +127,14 @@ async def run(settings, log):
         loop.add_signal_handler(number, stopping.set)
     board, folder = Access(), Folder(settings.kubelet_dir, log)
     session = AccessSession(settings, board, folder, log, collections.Counter(), holders=Nobody(), standing_by=lambda _standby: None)
-    board.publish(bool(wanted(settings.dev_root)))
+    board.publish(bool(wanted(settings.dev_root, settings.sysfs_root)))
     folder.look()
     task = asyncio.ensure_future(session.run())
     while not stopping.is_set():
-        if board.publish(bool(wanted(settings.dev_root))):
-            log("device nodes of an NPU driver are there" if board.count()[0] else "there is no device node of an NPU driver", nodes=[
-                host for host, _inside, _permissions in wanted(settings.dev_root)])
+        found = wanted(settings.dev_root, settings.sysfs_root)
+        if board.publish(bool(found)):
+            log("device nodes of an NPU driver are there" if found else "there is no device node of an NPU driver",
+                nodes=[host for host, _inside, _permissions in found])
         if folder_is_gone(settings.kubelet_dir):
             log("kubelet's folder was replaced; this container has the old one and ends to get the new one", "error")
             break
