@@ -168,8 +168,7 @@ def soc_of(tree, names):
 
 def driver_version(sysfs_root, proc_root):
     """(version or None, why it should be known and is not)."""
-    places = [os.path.join(folder, "version") for folder in folders(sysfs_root, proc_root)]
-    for path in places + [os.path.join(sysfs_root, "module/rknpu/version")]:
+    for path in [os.path.join(folder, "version") for folder in folders(sysfs_root, proc_root)]:
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
                 match = VERSION.search(stream.read(4096))
@@ -181,7 +180,9 @@ def driver_version(sysfs_root, proc_root):
         if match:
             return match.group(1), ""
         return None, "the NPU driver does not tell its version: {0} has none".format(path)
-    return None, ""
+    # Some forks have the names of their macros there, not the numbers (their source).
+    match = VERSION.match((read(os.path.join(sysfs_root, "module/rknpu/version")) or "").strip())
+    return (match.group(1), "") if match else (None, "")
 
 
 def folders(sysfs_root, proc_root):

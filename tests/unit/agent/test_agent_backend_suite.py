@@ -16,6 +16,7 @@ HOLD = 1.0  # recovery_seconds
 @pytest.fixture(params=WORLDS)
 def world(request, tmp_path_factory, package, library):
     made = WORLDS[request.param](tmp_path_factory.mktemp("node"), package, library)
+    made.rig.backend = request.param
     yield made
     made.close()
 
@@ -51,6 +52,10 @@ def test_the_life_of_devices(world):
     with pytest.raises(grpc.RpcError) as refused:
         allocate(rig, resource, ["no-such-77"])
     assert f"no-such-77 is no id of {resource} on this node" in refused.value.details()
+
+    # What labels are made of.
+    node = json.loads(agent.get("/node")[1])
+    assert (node["backend"], node["present"], node["ready"], node["healthy"]) == (world.rig.backend, True, True, total)
 
     # One that is lost is told at once, and comes back when it has been well for a while.
     name = ids[-1]
@@ -89,12 +94,12 @@ def test_shares_and_names_that_stay(world):
     assert sorted(json.loads((rig.folder / "state/names.json").read_text())["names"]) == ids
 
 
-def test_discover_and_check(world, request):
+def test_discover_and_check(world):
     rig = world.rig
     code, text = run(rig, "discover", "--json", allocate_mounts="never")
     found = json.loads(text)
     assert code == 0, text
-    assert found["backend"] == request.node.callspec.params["world"] and found["present"] and found["complete"]
+    assert found["backend"] == rig.backend and found["present"] and found["complete"]
     offered = {form["id"]: form for chip in found["chips"] for form in chip["offered"]}
     assert sorted(offered) == list(world.ids) and all(form["resource"] == world.resource and form["healthy"] for form in offered.values())
     assert found["resources"] == {world.resource: {"healthy": len(world.ids), "total": len(world.ids)}}
@@ -104,6 +109,9 @@ def test_discover_and_check(world, request):
     settings, words = world.bad
     code, text = run(rig, "check", **settings)
     assert code == 2 and words in text
+    if rig.backend != "ascend":
+        code, text = run(rig, "cdi", "--check")
+        assert code == 1 and f"the backend {rig.backend} has no CDI specification" in text
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -102,6 +102,10 @@ def test_built_in_and_version_from_either_place(board):
     """No list of modules is looked at."""
     drm(board)
     assert board.find()[0]["driver_version"] is None
+    board.write(board.sysfs / "module/rknpu/version", "DRIVER_MAJOR.DRIVER_MINOR.DRIVER_PATCHLEVEL\n")
+    assert (board.find()[0]["driver_version"], board.find()[0]["problems"]) == (None, [])
+    board.write(board.sysfs / "module/rknpu/version", "0.9.3\n")
+    assert board.find()[0]["driver_version"] == "0.9.3"
     board.write(board.sysfs / "kernel/debug/rknpu/version", "RKNPU driver: v0.9.6\n")
     assert board.find()[0]["driver_version"] == "0.9.6"
     board.write(board.proc / "rknpu/version", "RKNPU driver: v0.9.8\n")

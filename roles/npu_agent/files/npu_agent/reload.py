@@ -14,7 +14,7 @@ from . import backends, config, faults
 LIVE = (
     "allocate_mode", "allocate_mounts", "on_stop", "unhealthy_from", "fault_file", "recovery_seconds", "flap_count", "flap_window",
     "flap_hold", "degraded_temperature", "degraded_memory", "degraded_seconds", "keep_last_state", "log_level",
-    "poll_seconds", "query_timeout", "stuck_retry", "audit_file", "kernel_log",
+    "poll_seconds", "query_timeout", "stuck_retry", "rockchip_extra", "audit_file", "kernel_log",
 )
 
 
