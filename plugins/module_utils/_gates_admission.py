@@ -47,20 +47,19 @@ def specifications(root="/"):
 
 def given_of(answer, known):
     """What a container gets by an answer of Allocate, CDI names resolved by ``known``: ``(given, [texts of what is missing])``. Pure."""
-    given = {"env": dict(answer["envs"]), "devices": list(answer["devices"]), "mounts": list(answer["mounts"])}
-    missing = []
+    env, devices, mounts, missing = dict(answer["envs"]), list(answer["devices"]), list(answer["mounts"]), []
     for name in answer["cdi_devices"]:
         if name not in known:
             missing.append("no specification in %s names the CDI device %s" % (" or ".join(CDI_FOLDERS), name))
         for edits in known.get(name, ()):
-            given["env"].update(entry.split("=", 1) for entry in edits.get("env") or [] if "=" in entry)
-            _add(given["devices"], [
+            env.update(entry.split("=", 1) for entry in edits.get("env") or [] if "=" in entry)
+            _add(devices, [
                 {"container_path": node["path"], "host_path": node.get("hostPath") or node["path"],
                  "permissions": node.get("permissions") or "rwm"} for node in edits.get("deviceNodes") or []])
-            _add(given["mounts"], [
+            _add(mounts, [
                 {"container_path": mount["containerPath"], "host_path": mount["hostPath"],
                  "read_only": "ro" in (mount.get("options") or [])} for mount in edits.get("mounts") or []])
-    return given, missing
+    return {"env": env, "devices": devices, "mounts": mounts}, missing
 
 
 def _add(entries, more):
@@ -152,13 +151,13 @@ def admit(start, kubelet, resources, kubelet_dir, state_folder, *, root="/", hos
                 problem = tried.prepare()
                 if problem:
                     return dict(seen, error=problem)
-                seen["row"] = judge_row(row, tried.start(0, given, EACH), numbers)
+                row = seen["row"] = judge_row(row, tried.start(0, given, EACH), numbers)
             finally:
                 seen["left"] = tried.clean()
     except FleetError as error:
         return dict(seen, error=str(error))
-    if not seen["row"]["passed"]:
-        seen["log"] = last_words(root) if not given["devices"] else None
+    if not row["passed"] and not given["devices"]:
+        seen["log"] = last_words(root)
     return seen
 
 

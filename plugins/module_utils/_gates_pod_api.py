@@ -94,7 +94,7 @@ def try_pod(connect, node, seconds, **more):
     outcome = {"pod": name, "failure": None, "seen": None, "warnings": [], "left": [], "status": None}
     left = clean(connect(CLEANING * 2), selector)
     if left:
-        return dict(outcome, failure="a pod of an earlier run cannot be deleted", left=left)
+        return dict(outcome, failure="what an earlier run may have left cannot be deleted: %s" % left[0], left=left)
     try:
         api = connect(seconds)
         api.create(body)

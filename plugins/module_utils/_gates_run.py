@@ -66,8 +66,9 @@ class Run(object):
         left_out = ("L2", "L4") if check_mode else ()
         self.gates = [gate for gate, unused in _gates_verdict.GATES if gate in params["gates"] and gate not in left_out]
         self.state = under(params["root"], STATE_DIR)
-        self.npu, self.verdicts, self.seconds = None, [], {}
-        self.plugin = self.container = self.pod = None
+        self.npu, self.verdicts, self.seconds = {}, [], {}  # npu: empty until the node was looked at
+        self.plugin = {}  # empty: it was not asked
+        self.container = self.pod = None
         self.versions, self.versions_from = params["versions"], "pins"
         self.pod_due, self.pod_print = False, None
 
@@ -77,7 +78,7 @@ class Run(object):
     def run(self):
         """Judge all gates in their order; return what the module returns."""
         late = self.look_at_node()
-        if self.npu is not None:
+        if self.npu:
             if not self.versions and self.params["own_versions"]:
                 self.versions, self.versions_from = own_versions(self.npu, self.state)
                 if "docker_runtime" not in self.versions:
@@ -99,11 +100,11 @@ class Run(object):
             "pod_wanted": self.pod_wanted(),
             "versions": self.versions,
             "versions_from": self.versions_from,
-            "npu": self.npu or {},
+            "npu": self.npu,
         }
 
     def judge(self, gate):
-        if self.npu is None:
+        if not self.npu:
             return _gates_verdict.verdict_of(gate, [], why="the node could not be looked at")
         why = _gates_verdict.blocked(gate, self.verdicts)
         if why:
@@ -122,7 +123,7 @@ class Run(object):
             looked = within(self.limits["L0"], lambda: self.observe(self.params, ask=False))
             if looked.timed_out:
                 late["L0"] = _gates_verdict.too_late("L0", looked, self.limits["L0"], "the look at the host, without its driver,")
-        self.npu, self.seconds["L0"] = looked.value, looked.seconds
+        self.npu, self.seconds["L0"] = looked.value or {}, looked.seconds
         return late
 
     def judge_L0(self):
@@ -194,7 +195,7 @@ class Run(object):
 
         looked = within(self.limits["L3"], look)
         self.seconds["L3"] = self.seconds.get("L3", 0.0) + looked.seconds
-        self.plugin = looked.value
+        self.plugin = looked.value or {}
         if looked.timed_out:
             self.plugin = {"error": "the agent did not answer within %g s" % self.limits["L3"], "late": looked}
 
@@ -217,7 +218,7 @@ class Run(object):
     # --- L4: a pod ---
 
     def resources(self):
-        status = (self.plugin or {}).get("status") or {}
+        status = self.plugin.get("status") or {}
         named = [one["resource"] for one in status.get("resources") or []]
         return named or [name for name in (status.get("resource") or "").split(", ") if name]
 
@@ -227,9 +228,9 @@ class Run(object):
         self.pod_print = self.print_of(engine, by)
         if not self.params["pod_always"] and _gates_note.noted(self.state, "pod") == self.pod_print:
             return _gates_verdict.verdict_of("L4", [], why="nothing has changed since it passed", by=by)
-        why_not = _gates_admission.choose((self.plugin or {}).get("kubelet") or {"error": "kubelet was not asked"}, self.resources())[2]
+        why_not = _gates_admission.choose(self.plugin.get("kubelet") or {"error": "kubelet was not asked"}, self.resources())[2]
         if by == "pod":
-            kubelet = (self.plugin or {}).get("kubelet") or {}
+            kubelet = self.plugin.get("kubelet") or {}
             if why_not and not kubelet.get("error"):
                 return _gates_verdict.verdict_of("L4", [], why=why_not, by=by)
             self.pod_due = True
@@ -273,7 +274,7 @@ class Run(object):
         parts = {
             "by": by, "boot": npu.get("boot_id"), "engine": [(engine or {}).get("name"), (engine or {}).get("version")],
             "agent": [agent.get(key) for key in ("version", "archive_sha256", "config_sha256", "unit_sha256")],
-            "told": ((self.plugin or {}).get("status") or {}).get("version"), "resources": self.resources(),
+            "told": (self.plugin.get("status") or {}).get("version"), "resources": self.resources(),
             "chips": sorted([str(c["phy_id"]), str(c["pci_address"])] for c in npu["chips"]),
             "driver": npu["versions"]["driver"]["running"],
         }

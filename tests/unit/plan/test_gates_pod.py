@@ -227,4 +227,4 @@ def test_one_that_cannot_be_deleted_is_told(monkeypatch):
     assert len(outcome["left"]) == 1
     assert outcome["failure"] is None
     again = attempt(monkeypatch, Cluster(ended(), stuck=True, leftovers=["old"]))
-    assert again["failure"] == "a pod of an earlier run cannot be deleted"
+    assert again["failure"] == "what an earlier run may have left cannot be deleted: pod old"
