@@ -125,6 +125,36 @@ def test_without_its_manager_no_chip_can_be_used(tmp_path):
     assert managers == ["davinci_manager"]  # SoC boards lack the others of the family
 
 
+def test_a_board_gives_its_nodes_and_no_other():
+    """No vendor's runtime is asked: one container with the nodes of one NPU, one without."""
+    chips = [{"device_nodes": ["/dev/zero", "/dev/null"]}, {"device_nodes": ["/dev/full"]}]
+    table, host = container.board_table(chips)
+    assert host == {"zero": "1:5", "null": "1:3", "full": "1:7"}
+    assert [row["expected"] for row in table] == [["null", "zero"], []]
+    assert [one["host_path"] for one in table[0]["given"]["devices"]] == ["/dev/zero", "/dev/null"]
+    assert table[1]["given"]["devices"] == []
+    assert container.board_table([{"device_nodes": []}]) == ([], {})
+
+
+def test_a_boards_rows_are_tried_and_told(tmp_path):
+    table, host = container.board_table([{"device_nodes": ["/dev/full"]}])
+
+    class Board(Tried):
+        def start(self, number, given, timeout):
+            nodes = {"tty": "5:0", **{one["container_path"][5:]: "1:7" for one in given["devices"]}}
+            return {"started": True, "nodes": {**nodes, **self.odd.get("extra", {})}, "timed_out": False, "error": None, "seconds": 0.1}
+
+    def seen(known, **odd):
+        return container.probe(Board(table, **odd), table, host, known, str(tmp_path), root=str(tmp_path))
+
+    good = seen("a")
+    assert [row["passed"] for row in good["rows"]] == [True, True]
+    assert "given" not in good["rows"][0]
+    bad = seen("b", extra={"full": "1:7"})
+    assert [row["passed"] for row in bad["rows"]] == [True, False]
+    assert container.words(bad["rows"][1]) == "a container without any: expected no chip, saw full"
+
+
 # --- the note ---------------------------------------------------------------------------------------------------------
 
 
