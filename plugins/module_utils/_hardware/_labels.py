@@ -22,6 +22,7 @@ EFFECT = "NoSchedule"
 SITE, AGENT = "site", "agent"  # values of the taint: who has put it, and alone takes it off
 
 _VALUE_LENGTH = 63
+# Serial numbers and die ids that were never set.
 _UNSET = re.compile(r"[0\W_]*|[F\W_]*|N/?A|NONE|NULL|UNKNOWN|DEFAULT( STRING)?|NOT (SPECIFIED|AVAILABLE)|TO BE FILLED BY O\.?E\.?M\.?")
 
 # The vendor's plugin gives 310B none, so a selector for it has to go by npu.fleet/family.
@@ -52,11 +53,16 @@ def value_of(text):
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", words) or None
 
 
+def is_set(text):
+    """Whether somebody has set this serial number or die id."""
+    return bool(text) and not _UNSET.fullmatch(text.strip().upper())
+
+
 def serial_hash(serials):
     """A short name for the set of serial numbers, which cannot be read back; None unless all are known."""
-    known = [str(serial or "").strip() for serial in serials]
-    if not known or any(_UNSET.fullmatch(serial.upper()) for serial in known):
+    if not serials or not all(map(is_set, serials)):
         return None
+    known = [serial.strip() for serial in serials]
     return hashlib.sha256("\n".join(sorted(set(known))).encode("utf-8")).hexdigest()[:12]
 
 

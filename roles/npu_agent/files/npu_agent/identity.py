@@ -10,14 +10,11 @@ The first name of a chip is the vendor's, with its physical id. It keeps that na
 natural name from a chip that is not there any more; where that name is in use, it gets the lowest number that no name has.
 """
 
-import re
 from collections import Counter
 from typing import Any, Optional
 
+from ._hardware._labels import is_set
 from .names_file import KNOWN, NamesFile, render
-
-# Serial numbers and die ids that were never set.
-UNSET = re.compile(r"[0\W_]*|[F\W_]*|N/?A|NONE|NULL|UNKNOWN|DEFAULT( STRING)?|NOT (SPECIFIED|AVAILABLE)|TO BE FILLED BY O\.?E\.?M\.?")
 
 
 class Identity:
@@ -46,10 +43,6 @@ def evidence(known):
     vdie, serial, address = known.get("vdie"), known.get("serial"), known.get("pci_address")
     serial, address = (serial, place) if is_set(serial) else None, (address, place) if address else None
     return vdie if is_set(vdie) else None, serial, address, known.get("phy_id")
-
-
-def is_set(text):
-    return bool(text) and not UNSET.fullmatch(text.strip().upper())
 
 
 def unshared(items):
