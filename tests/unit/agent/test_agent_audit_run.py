@@ -322,7 +322,6 @@ def test_a_disk_that_hangs_costs_lines_not_memory(audited, monkeypatch, package)
     def put(_ready, _waiting):
         while not release:
             time.sleep(0.01)
-        return 0, 0
 
     async def what(audit, _asked):
         audit.put, real = put, audit.put
@@ -330,7 +329,7 @@ def test_a_disk_that_hangs_costs_lines_not_memory(audited, monkeypatch, package)
         await asyncio.sleep(0.2)
         for number in range(200):
             leave(audit, f"id-{number}")
-        assert len(audit.inbox) == 50 and audit.counts["lost"] == 150
+        assert len(audit.inbox) == 50 and audit.counts["dropped"] == 150
         release.append(1)
         audit.put = real
 

@@ -13,14 +13,13 @@ import json
 import threading
 import time
 
-from . import faults, kmsg
+from . import faults
 from .audit_file import AuditFile, Kept
 from .audit_match import AGAIN, NAME_SECONDS, Entry, Found, match
 from .durations import Durations
 from .holders import NoAnswer
 from .log import Once
 from .plugin import until
-from .redact import redact
 
 SHOWN_SECONDS = 0.1  # after an allocation PodResources shows it
 GAP_SECONDS = 0.3  # between two questions; kubelet allows 100 a second for all who ask
@@ -31,7 +30,7 @@ LATEST_SECONDS = 300.0  # an allocation that a process before has left is not na
 MOST = 256  # that wait for a name; a node has some hundred pods
 INBOX = 4096  # calls that are not looked at yet: a disk that hangs must not fill the memory
 IDS, ID_LENGTH, CODES = 256, 80, 16  # of a line: a call may carry any number
-LAST_WORDS = 0.6  # seconds for a last question, and for the kernel's log, when the service ends
+LAST_WORDS = 1.0  # seconds for a last question, and for the kernel's log, when the service ends
 SERIAL = itertools.count()
 
 # Why a line has no pod.
@@ -58,7 +57,7 @@ class Audit:
         self.pending: list = []  # Entries
         self.refused: list = []  # (line, PCI addresses)
         self.ready: list = []  # lines
-        self.counts: collections.Counter = collections.Counter()
+        self.counts: collections.Counter = collections.Counter()  # written and lost: of put(), so of one thread at a time
         self.durations = Durations()
         self.file = AuditFile(settings.audit_file, log)
         self.kept = Kept(settings.audit_file)
@@ -75,7 +74,7 @@ class Audit:
         kubelet said were free before, and those of them that this pod had already."""
         self.durations.take(seconds)
         if len(self.inbox) >= INBOX:
-            self.counts["lost"] += 1
+            self.counts["dropped"] += 1
             return
         self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, asyncio.get_running_loop().time(), time.time()))
         self.wake.set()
@@ -95,7 +94,7 @@ class Audit:
                 await asyncio.sleep(BATCH_SECONDS)
             except Exception as error:  # a fault of ours must not end the audit
                 self.say("a fault of npu-agent", "error", cause=f"audit: {error!r}")
-                self.counts["lost"] += len(self.ready)
+                self.counts["dropped"] += len(self.ready)
                 self.ready = []
                 await asyncio.sleep(1)
             await until(self.wake, self.left(asyncio.get_running_loop().time()))
@@ -131,6 +130,8 @@ class Audit:
             line = line_of(call)
             keys = {(call.resource, name) for name in call.ids}
             if call.reason is not None:
+                from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
+
                 self.refused_at = max(self.refused_at, call.at)
                 line.update(pod_of(Found(None, None, None, REFUSED)), reason=redact(call.reason),
                             faults=[code for chip in call.chips for code in self.codes_of(chip)])
@@ -180,6 +181,8 @@ class Audit:
         self.held = {(row.resource, unit): f"{row.namespace}/{row.pod}" for row in rows for unit in row.ids}
 
     async def kernel(self):
+        from . import kmsg  # noqa: PLC0415  as above
+
         self.read = asyncio.get_running_loop().time()
         number = len(self.refused)
         path, lines, why = self.settings.kernel_log, [], ""
@@ -212,10 +215,10 @@ class Audit:
         ready, self.ready = self.ready, []
         waiting = [entry.data for entry in self.pending] + [encoded(line) for line, _addresses in self.refused]
         if ready or waiting or self.kept.said:
-            self.count(*await self.in_thread(self.put, ready, waiting))
+            await self.in_thread(self.put, ready, waiting)
 
     def put(self, ready, waiting):
-        """Write these lines, then keep those that have to wait: a kill between the two leaves no line twice (Kept.load). (written, lost)"""
+        """Write these lines, then keep those that have to wait: a kill between the two leaves no line twice (Kept.load)."""
         with self.lock:
             path = self.settings.audit_file
             if path != self.file.path:
@@ -224,14 +227,12 @@ class Audit:
             if not path:
                 for line in ready:
                     self.log("allocation", **{"allocated_at" if key == "time" else key: value for key, value in line.items()})
-                return len(ready), 0
+                self.counts["written"] += len(ready)
+                return
             lost = self.file.write([encoded(line) for line in ready])
+            self.counts["written"] += len(ready) - lost
+            self.counts["lost"] += lost
             self.kept.save(waiting)
-            return len(ready) - lost, lost
-
-    def count(self, written, lost):
-        self.counts["written"] += written
-        self.counts["lost"] += lost
 
     def restore(self, lines):
         """What a process before was killed with."""
@@ -249,15 +250,20 @@ class Audit:
 
     async def finish(self):
         """Before the service ends: a last question, then whatever waits gets its line."""
-        self.sort(asyncio.get_running_loop().time())
         try:
-            if self.pending:
-                await asyncio.wait_for(self.question(), LAST_WORDS)
-            if self.refused:
-                await asyncio.wait_for(self.kernel(), LAST_WORDS)
+            await asyncio.wait_for(self.last_look(), LAST_WORDS)
         except asyncio.TimeoutError:
             pass
-        self.count(*await self.in_thread(self.put, self.last(), []))
+        await self.in_thread(self.put, self.last(), [])
+
+    async def last_look(self):
+        now = asyncio.get_running_loop().time()
+        self.sort(now)
+        if self.refused:
+            await self.kernel()
+        if self.pending:
+            await asyncio.sleep(max(0.0, self.pending[-1].at + SHOWN_SECONDS - now))
+            await self.question()
 
     def close(self):
         """At the very end: of calls that came meanwhile."""

@@ -5,7 +5,6 @@ A scrape reads what the service knows already: nothing is asked, nothing waits. 
 """
 
 import importlib
-import platform
 import sys
 import types
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ COUNTERS = (
     ("reloads", "Times the configuration was read again."), ("reloads_refused", "Times it was faulty, so that the old one stayed."),
 )
 AUDIT_COUNTERS = (
-    ("written", "audit_lines", "Lines of the audit."),
-    ("without_pod", "audit_lines_without_pod", "Allocations whose line names no pod; the line says why."),
-    ("lost", "audit_lines_lost", "Lines of the audit that could not be written."),
+    (("written",), "audit_lines", "Lines of the audit."),
+    (("without_pod",), "audit_lines_without_pod", "Allocations whose line names no pod; the line says why."),
+    (("lost", "dropped"), "audit_lines_lost", "Lines of the audit that could not be written."),
 )
 
 
@@ -106,7 +105,7 @@ class Collector:
     def agent(self):
         service = self.service
         yield self.gauge("info", "Version of the agent.", [({"version": __version__}, 1)])
-        yield self.gauge("build_info", "What the agent runs on.", [({"version": __version__, "python": platform.python_version()}, 1)])
+        yield self.gauge("build_info", "What the agent runs on.", [({"version": __version__, "python": sys.version.split()[0]}, 1)])
         yield self.core.GaugeMetricFamily("process_start_time_seconds", "When the service began, since the epoch.", value=service.began)
         yield self.gauge("state", "1 for the state the agent is in.", [({"state": self.state}, 1)])
         yield self.gauge("inotify", "0 while kubelet's folder has to be polled, for want of inotify instances.", [
@@ -148,8 +147,8 @@ class Collector:
         yield self.core.HistogramMetricFamily(
             "npu_agent_allocation_duration_seconds", "Time that the answer to an Allocate call took.", buckets=buckets,
             sum_value=audit.durations.total)
-        for key, name, words in AUDIT_COUNTERS:
-            yield self.counter(name, words, audit.counts[key])
+        for keys, name, words in AUDIT_COUNTERS:
+            yield self.counter(name, words, sum(audit.counts[key] for key in keys))
         yield self.gauge("audit_pending", "Allocations whose line waits for the name of the pod.", [({}, len(audit.pending))])
         if up is not None:
             yield self.gauge("pod_resources_up", "1 when kubelet answered the last question which pods have chips.", [({}, int(up))])

@@ -13,7 +13,6 @@ from grpc import aio
 
 from . import allocate, health, messages
 from .prefer import prefer
-from .redact import redact
 
 API_VERSION = "v1beta1"
 GOOD_PAUSE, BAD_PAUSE = 1.0, 0.05  # seconds between two lists
@@ -198,6 +197,8 @@ class Plugin:
 
     async def refuse(self, context, code, text):
         self.counters["calls_refused"] += 1
+        from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
+
         text = redact(text)
         self.log("call refused", "error", reason=text)
         await context.abort(code, short(text))

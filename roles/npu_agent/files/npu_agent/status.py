@@ -5,7 +5,7 @@ import asyncio
 import errno
 import json
 
-from . import __version__, metrics
+from . import __version__
 from .log import Once
 from .session import DRIVER, KUBELET, NO_NPU, REGISTERING, SERVING, STANDBY, STARTING
 
@@ -115,6 +115,8 @@ class Endpoint:
             report = ready_report(self.service)
             return 200 if report["ready"] else 503, "application/json", json.dumps(report) + "\n"
         if target == "/metrics":
+            from . import metrics  # noqa: PLC0415  many nodes are never scraped, and a start is to be quick
+
             return 200, *metrics.text(self.service, asyncio.get_running_loop().time(), state_of(self.service)[0])
         if target == "/node":
             from .facts import node_facts  # noqa: PLC0415  few ask for it
