@@ -88,7 +88,7 @@ class World:
         """So much time passes."""
         end = self.now + seconds
         while self.now < end:
-            self.writer.turn()
+            self.writer.guarded()
             self.pass_time(self.writer.settings.label_poll)
 
     def taint_within(self, seconds, taints):

@@ -174,3 +174,13 @@ def test_nothing_is_written_for_what_serve_says_beside_the_facts(world):
     world.facts = {**FACTS, "reasons": ["token=abc"], "new": {"key": "value"}}
     world.go(10)
     assert "abc" not in json.dumps([world.api.labels, world.api.annotations])
+
+
+def test_a_fault_of_ours_does_not_end_the_only_writer(world):
+    world.facts = {**FACTS, "families": 5}
+    world.go(120)
+    told = [line for line in world.lines if line["event"] == "a fault of npu-agent"]
+    assert 1 <= len(told) <= 3 and "TypeError" in told[0]["cause"] and told[0]["trace"]
+    world.facts = FACTS
+    world.go(10)
+    assert world.api.labels["npu.fleet/ready"] == "true"

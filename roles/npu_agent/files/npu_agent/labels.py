@@ -18,16 +18,18 @@ import random
 import signal
 import sys
 import time
+import traceback
 
 from . import __version__
 from ._hardware import _labels
 from .labels_api import NodeApi, Trouble, ensure
-from .log import Log, Once
+from .log import Log, Once, Seldom
 
 ASK_SECONDS = 3.0
 ANSWER_BYTES = 1 << 20
 SPREAD = 0.25  # of `label_period`, so that nodes that were started together do not stay together
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # after a failure
+FAULT_SECONDS, TRACE_LINES = 60.0, 6  # between two lines about the same fault; the end of a traceback: where the fault is
 READY = "npu.fleet/ready"
 
 
@@ -112,12 +114,21 @@ class Writer:
         self.standing = Standing(settings.taint_after)
         self.done = None  # the intent that the Node had when it was seen last
         self.due, self.failures, self.not_before = clock(), 0, clock()
+        self.say_fault = Seldom(log, FAULT_SECONDS, clock)
         self.say_silent, self.say_trouble, self.say_others, self.say_ready = Once(log), Once(log), Once(log), Once(log)
 
     def run(self):
         while True:
-            self.turn()
+            self.guarded()
             self.pause(self.settings.label_poll)
+
+    def guarded(self):
+        """A fault of ours must not end the only writer: what comes next may be right."""
+        try:
+            self.turn()
+        except Exception as error:
+            trace = traceback.format_exc().splitlines()[-TRACE_LINES:]
+            self.say_fault(repr(error), "a fault of npu-agent", "error", cause=repr(error), trace=trace)
 
     def turn(self):
         """One question to `serve`, and what follows."""
