@@ -13,7 +13,6 @@ Sources of the vendor's labels: mind-cluster, ascend-device-plugin, pkg/server/m
 pkg/common/constants.go; its documents on node labels; values as public listings of nodes show them.
 """
 
-import hashlib
 import re
 
 RECORD = "npu.fleet/labels"  # annotation: which labels we wrote, and their values
@@ -63,6 +62,8 @@ def serial_hash(serials):
     if not serials or not all(map(is_set, serials)):
         return None
     known = [serial.strip() for serial in serials]
+    import hashlib  # noqa: PLC0415  it takes OpenSSL along, 3.6 MB of memory, and the agent's service needs it for nothing else
+
     return hashlib.sha256("\n".join(sorted(set(known))).encode("utf-8")).hexdigest()[:12]
 
 
