@@ -9,9 +9,12 @@
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_admission, _gates_plugin
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of
 from ansible_collections.npu.fleet.plugins.module_utils._gates_container import words
-from ansible_collections.npu.fleet.plugins.module_utils._gates_verdict import GATES, blocked, check, verdict_of
+from ansible_collections.npu.fleet.plugins.module_utils._gates_verdict import BOARD_HINTS, GATES, blocked, check, verdict_of
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, fit
 from ansible_collections.npu.fleet.plugins.module_utils._packages._versions import compare
+
+#: The backend of boards with an NPU in their SoC.
+BOARD = "rockchip"
 
 
 def same_version(left, right):
@@ -49,7 +52,7 @@ def _driver_checks(npu, wanted, plugin):
             good = good and same_version(running, version)
         yield check(component, good, detail)
     # The NPU of an SoC is on no PCI bus (None); what is only not known of a card is missing.
-    board = npu.get("backend") == "rockchip"
+    board = npu.get("backend") == BOARD
     dark = [c["pci_address"] or c["name"] or "a chip" for c in npu["chips"]
             if not all(there for kind, there in c["evidence"].items() if not (board and kind == "pci"))]
     yield check("every chip has driver and node", npu["chips"] and not dark,
@@ -122,7 +125,10 @@ def checks_of(gate, npu, wanted, *, container=None, plugin=None, pod=None):
         "L3": lambda: _named(_gates_plugin.checks(npu, wanted, plugin or {"error": "the plugin was not asked"})),
         "L4": lambda: _named(_gates_admission.checks(pod)),
     }
-    return list(of[gate]())
+    checks = list(of[gate]())
+    if npu.get("backend") == BOARD:
+        checks = [dict(one, hint=BOARD_HINTS[one["name"]]) if one["name"] in BOARD_HINTS else one for one in checks]
+    return checks
 
 
 def judge(npu, wanted, *, container=None, plugin=None, pod=None):

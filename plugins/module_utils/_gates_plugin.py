@@ -7,14 +7,21 @@ The driver's own word for a chip is the worst of what its fault codes stand for;
 harmless. So the two may differ and both be right: a difference that a code explains is no failure, any other is one, with the reason.
 """
 
+import ctypes
 import json
+import os
 import re
 from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import ProxyHandler, build_opener
 
+from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import within
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, fit
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, read
 
+#: A resource of the agent's own, by which its pod has the driver's nodes; who serves it has no chips.
+ACCESS = "npu.fleet/agent"
+USUAL = "/var/lib/kubelet/device-plugins"
 #: The number of the chip at the end of an id (`Ascend910-3`, `Ascend910-2c.1cpu-100-3`, `npu-rk3588-0`).
 _NUMBER = re.compile(r"-([0-9]+)$")
 #: A reason of the plugin that is about one chip: "ID: words".
@@ -47,13 +54,67 @@ def node_url(url):
     return urlunsplit(urlsplit(url)._replace(path="/node", query=""))
 
 
-def probe_plugin(url, timeout=5):
-    """`ask_agent` of /readyz, with ``node``: what /node says, None where this agent does not tell."""
+def probe_plugin(url, kubelet_dir, timeout=5):
+    """`ask_agent` of /readyz, with ``node``: what /node says, None where this agent does not tell.
+
+    In DaemonSet mode the agent is in the network of its pod. Where nobody answers here, it is asked there.
+    """
+    answer = ask_both(url, timeout)
+    for pid in agents_in_pods(kubelet_dir) if "error" in answer else ():
+        found = within(3.0 * timeout, lambda pid=pid: ask_in_pod(pid, url, timeout)).value
+        if found and "error" not in found and found["status"].get("resource") != ACCESS:
+            return found
+    return answer
+
+
+def ask_both(url, timeout):
+    """/readyz and /node of one agent."""
     answer = ask_agent(url, timeout)
     if "error" in answer:
         return answer
     node = ask_agent(node_url(url), timeout).get("status")
     return dict(answer, node=node if node and "chip_names" in node else None)
+
+
+def agents_in_pods(kubelet_dir, proc_root="/proc"):
+    """Numbers of the processes `npu-agent serve` that have another network than ours, and the folder of our kubelet: an agent of another
+    cluster on this machine (kind, a test node) has another one."""
+    found, own, place = [], _network(proc_root, "self"), os.path.join(kubelet_dir, "device-plugins")
+    for name in listed(proc_root):
+        words = (read(os.path.join(proc_root, name, "cmdline")) or "").split("\0") if name.isdigit() else []
+        called = [one for one, then in zip(words, words[1:]) if one.endswith("/npu-agent") and then == "serve"]
+        if not called or _network(proc_root, name) in (None, own):
+            continue
+        # In the pod it has its usual name, wherever it is here.
+        if any(_same_folder(place, os.path.join(proc_root, name, "root", one[1:])) for one in (place, USUAL)):
+            found.append(int(name))
+    return sorted(found)
+
+
+def _same_folder(one, other):
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _network(proc_root, name):
+    try:
+        return os.readlink(os.path.join(proc_root, name, "ns", "net"))
+    except OSError:
+        return None
+
+
+def ask_in_pod(pid, url, timeout):
+    """`ask_both` from within the network of a process. Only for a process of its own: it does not come back from there."""
+    network = os.open("/proc/%d/ns/net" % pid, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # os.setns is there since Python 3.12.
+        if ctypes.CDLL(None, use_errno=True).setns(network, 0) != 0:
+            return {"error": "the network of process %d cannot be entered: %s" % (pid, os.strerror(ctypes.get_errno()))}
+    finally:
+        os.close(network)
+    return ask_both(url, timeout)
 
 
 # --- chip by chip --------------------------------------------------------------------------------------------------------

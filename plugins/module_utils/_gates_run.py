@@ -40,7 +40,6 @@ WANTED = ("versions", "runtime", "engine", "unhealthy_allowed", "unhealthy_from"
 #: Good news reaches kubelet at most once a second: what differs is looked at again after that.
 AGAIN_SECONDS = 2.0
 _COMPARED = ("plugin and driver agree", "kubelet has the chips")
-BOARD = "rockchip"
 
 
 def limits_of(given):
@@ -147,7 +146,7 @@ class Run(object):
     # --- L2: containers ---
 
     def judge_L2(self):
-        board = self.npu.get("backend") == BOARD
+        board = self.npu.get("backend") == _gates.BOARD
         if not self.params["runtime"] and not board:
             return _gates_verdict.verdict_of("L2", [], why="no container runtime is wanted here")
         looked = within(self.limits["L2"], self.look_into_containers, CLEAN_UP)
@@ -164,7 +163,7 @@ class Run(object):
         if engine is None:
             return {"error": "no container was tried: %s" % why}
         root = params["root"]
-        if npu.get("backend") == BOARD:
+        if npu.get("backend") == _gates.BOARD:
             table, host = _gates_container.board_table(npu["chips"])
             runtime = path = OWN
         else:
@@ -191,7 +190,8 @@ class Run(object):
         kubelet_dir = self.params["kubelet_dir"]
 
         def look():
-            return dict(_gates_plugin.probe_plugin(self.params["agent_url"]), kubelet=_gates_kubelet.ask_kubelet(kubelet_dir))
+            told = _gates_plugin.probe_plugin(self.params["agent_url"], kubelet_dir)
+            return dict(told, kubelet=_gates_kubelet.ask_kubelet(kubelet_dir))
 
         looked = within(self.limits["L3"], look)
         self.seconds["L3"] = self.seconds.get("L3", 0.0) + looked.seconds
@@ -284,7 +284,7 @@ class Run(object):
         """What a pod on this node has to see: for the module that starts one. None where nothing is known."""
         if not self.npu or not self.resources():
             return None
-        if self.npu.get("backend") == BOARD:
+        if self.npu.get("backend") == _gates.BOARD:
             chips, managers = [[path[len("/dev/"):] for path in chip["device_nodes"]] for chip in self.npu["chips"]], []
         else:
             family = FAMILIES.get(self.npu["family"])

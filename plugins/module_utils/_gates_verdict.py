@@ -34,14 +34,28 @@ HINTS = {
     "container sees exactly what it asked for": "The runtime's logs on the node: /var/log/ascend-docker-runtime; `ls -l /dev/davinci*`.",
     "wrong requests are refused": "Is the program really the vendor's runtime? Its logs on the node: /var/log/ascend-docker-runtime.",
     "no container is left": "`docker ps -a --filter label=npu.fleet=gate` or `ctr -n npu-fleet-gate containers list` on the node.",
-    "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why; --tags npu_agent,npu_device_plugin brings it.",
-    "plugin ready": "`journalctl -u npu-agent -n 50` on the node; npu_verify_agent_url must agree with the agent's setting listen.",
+    "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why (DaemonSet: `kubectl -n npu-fleet get pods -o wide`, and the log of "
+                  "its pod); --tags npu_agent,npu_device_plugin brings it.",
+    "plugin ready": "`journalctl -u npu-agent -n 50` on the node (DaemonSet: the log of its pod); npu_verify_agent_url must agree with the "
+                    "agent's setting listen.",
     "registered with the kubelet": "`systemctl status kubelet` and `journalctl -u npu-agent -n 50` on the node tell why.",
     "plugin and driver agree": "`npu-smi info` and `/opt/npu-agent/current/bin/npu-agent discover` on the node show both sides.",
     "kubelet has the chips": "`journalctl -u npu-agent -u kubelet -n 50` on the node; `systemctl restart npu-agent` registers anew.",
     "plugin allocates": "`journalctl -u npu-agent -n 50` on the node tells what was refused; `ls -l /dev` shows which nodes there are.",
     "container gets what was allocated": "`ls -l /dev` on the node; the engine's log by `journalctl -u ENGINE -n 50`.",
     "in time": "Something hangs: `dmesg | tail` on the node. Where it is only slow, npu_verify_limits gives the gate more seconds.",
+}
+#: The same for the NPU of a board's SoC, which has no tools and no packages of its vendor.
+BOARD_HINTS = {
+    "npu present": "`ls /sys/bus/platform/devices` and `dmesg | grep -i -e rknpu -e rocket` on the node.",
+    "no chip lost": "`dmesg | grep -i -e rknpu -e rocket` on the node.",
+    "number of chips": "`dmesg | grep -i -e rknpu -e rocket` on the node, or set npu_fleet_chips to what the board really has.",
+    "driver answers": "`dmesg | grep -i -e rknpu -e rocket` on the node: the NPU needs a kernel with its driver.",
+    "every chip has driver and node": "`ls -l /dev/dri /dev/rknpu /dev/accel` and `dmesg | grep -i -e rknpu -e rocket` on the node.",
+    "chip health": "`dmesg | grep -i -e rknpu -e rocket` on the node tells why its device node does not open.",
+    "container starts": "The engine's log on the node: `journalctl -u ENGINE -n 50`.",
+    "container sees exactly what it asked for": "`ls -l /dev/dri /dev/rknpu /dev/accel` on the node; `journalctl -u ENGINE -n 50`.",
+    "plugin and driver agree": "`/opt/npu-agent/current/bin/npu-agent discover` on the node shows what the plugin sees.",
 }
 COMPONENT_HINT = "Run npu.fleet.site; logs of the packages: /var/log/npu-fleet on the node."
 

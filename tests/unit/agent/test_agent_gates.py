@@ -139,7 +139,7 @@ def test_sockets_of_the_agent_are_found_by_the_resource(package):
 def test_a_chip_that_the_plugin_takes_out_is_named_by_its_own_words(served):
     served.rig.change("chips.3.health", 3)
     until(lambda: served.rig.numbers() == (7, 8), what="seven chips")
-    seen = plugin.probe_plugin(f"http://127.0.0.1:{served.agent.port}/readyz")
+    seen = plugin.probe_plugin(f"http://127.0.0.1:{served.agent.port}/readyz", served.place)
     assert list(plugin.unfit_of(seen["status"])) == ["Ascend910-3"]
     chips = [{"phy_id": n, "logic_id": n, "device_node": f"/dev/davinci{n}", "health": "OK", "error_codes": []} for n in range(8)]
     found = plugin.compare(chips, seen["status"])

@@ -38,7 +38,10 @@ def seen(monkeypatch):
 
         return now
 
-    monkeypatch.setattr(_gates_run._gates_plugin, "probe_plugin", lambda url: {k: v for k, v in look("plugin")().items() if k != "kubelet"})
+    def probe_plugin(_url, _folder):
+        return {key: value for key, value in look("plugin")().items() if key != "kubelet"}
+
+    monkeypatch.setattr(_gates_run._gates_plugin, "probe_plugin", probe_plugin)
     monkeypatch.setattr(_gates_run._gates_kubelet, "ask_kubelet", lambda folder: found["plugin"].get("kubelet"))
     monkeypatch.setattr(_gates_run.Run, "look_into_containers", look("container"))
     monkeypatch.setattr(_gates_run.Run, "admit", look("pod"))
