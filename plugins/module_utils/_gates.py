@@ -60,7 +60,7 @@ def _driver_checks(npu, wanted, plugin):
     level = wanted.get("unhealthy_from", DEFAULT_LEVEL)
     known = _gates_plugin.harmless(npu["chips"], (plugin or {}).get("status"), level)
     odd = ["%s %s%s" % (
-        c["device_node"] or c["pci_address"], c["health"],
+        c["device_node"] or c["pci_address"] or c["name"], c["health"],
         " (by fault codes that the plugin knows as harmless: %s)" % ", ".join(map(str, c["error_codes"])) if place in known else "",
     ) for place, c in enumerate(npu["chips"]) if c["health"] != "OK"]
     unfit = sum(not fit(c["health"], level) and place not in known for place, c in enumerate(npu["chips"]))

@@ -34,8 +34,8 @@ HINTS = {
     "container sees exactly what it asked for": "The runtime's logs on the node: /var/log/ascend-docker-runtime; `ls -l /dev/davinci*`.",
     "wrong requests are refused": "Is the program really the vendor's runtime? Its logs on the node: /var/log/ascend-docker-runtime.",
     "no container is left": "`docker ps -a --filter label=npu.fleet=gate` or `ctr -n npu-fleet-gate containers list` on the node.",
-    "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why (DaemonSet: `kubectl -n npu-fleet get pods -o wide`, and the log of "
-                  "its pod); --tags npu_agent,npu_device_plugin brings it.",
+    "agent runs": "`journalctl -u npu-agent -n 50` on the node tells why (DaemonSet: `kubectl -n npu-fleet get pods -o wide`); "
+                  "--tags npu_agent,npu_device_plugin brings it.",
     "plugin ready": "`journalctl -u npu-agent -n 50` on the node (DaemonSet: the log of its pod); npu_verify_agent_url must agree with the "
                     "agent's setting listen.",
     "registered with the kubelet": "`systemctl status kubelet` and `journalctl -u npu-agent -n 50` on the node tell why.",
