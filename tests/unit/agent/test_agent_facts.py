@@ -4,7 +4,9 @@
 import json
 from types import SimpleNamespace
 
+import backend_rig
 import pytest
+from agent_rig import until
 from labels_rig import FACTS
 
 
@@ -21,7 +23,7 @@ def facts(package, monkeypatch):
         looker = SimpleNamespace(driver=SimpleNamespace(version=version and {"driver_version": version}))
         found = {"families": [], "product": None, **(board or {})}
         service = SimpleNamespace(node=node, eyes=SimpleNamespace(looker=looker))
-        return facts.node_facts(service, SimpleNamespace(of=lambda _settings: found))
+        return facts.node_facts(service, SimpleNamespace(of=lambda _settings, _backend: found))
 
     return made
 
@@ -55,9 +57,10 @@ def test_what_only_some_chips_tell_is_not_known(facts):
     assert told["chip_names"] == [] and told["serial_hash"] is None and told["aicores"] is None
 
 
-def test_other_backends_have_no_board(facts):
-    told = facts([{"family": "cambricon.com/mlu", "name": None}], backend="paths", board={"families": ["a2"], "product": "Atlas 800T A2"})
-    assert told["products"] == [] and told["driver_version"] is None and told["families"] == ["cambricon.com/mlu"]
+def test_a_driver_that_is_not_bound_has_no_version(facts):
+    chip = {"family": "rk3588", "name": "RK3588", "driver_version": "0.9.8", "driver_bound": True, "cores": 3, "stack": "rknpu-drm"}
+    assert facts([chip], backend="rockchip")["driver_version"] == "0.9.8"
+    assert facts([{**chip, "driver_bound": None}], backend="rockchip")["driver_version"] is None
 
 
 def test_the_board_is_not_read_each_time(package, monkeypatch):
@@ -69,5 +72,31 @@ def test_the_board_is_not_read_each_time(package, monkeypatch):
     settings = SimpleNamespace(sysfs_root="/x", dev_root="/y")
     for second in range(0, 120, 5):
         now[0] = float(second)
-        board.of(settings)
+        board.of(settings, "ascend")
     assert len(calls) == 2
+
+
+LABELS = {
+    "ascend": {"npu.fleet/backend": "ascend", "npu.fleet/family": "a2", "npu.fleet/chips": "2", "accelerator": "huawei-Ascend910"},
+    "rockchip": {"npu.fleet/backend": "rockchip", "npu.fleet/family": "rk3588", "npu.fleet/soc": "rk3588", "npu.fleet/stack": "rknpu-drm",
+                 "npu.fleet/cores": "3", "npu.fleet/driver-version": "0.9.8", "npu.fleet/chips": "1", "npu.fleet/link": "none"},
+    "paths": {"npu.fleet/backend": "paths", "npu.fleet/chips": "2"},
+    "remote": {"npu.fleet/backend": "remote"},
+}
+
+
+@pytest.mark.parametrize("kind", backend_rig.WORLDS)
+def test_what_a_real_service_tells_of_each_kind_of_device(kind, tmp_path_factory, package, library):
+    from npu_agent._hardware import _labels
+
+    world = backend_rig.WORLDS[kind](tmp_path_factory.mktemp("node"), package, library)
+    try:
+        world.rig.kubelet()
+        agent = world.rig.agent()
+        agent.await_state("serving")
+        told = until(lambda: (facts := json.loads(agent.get("/node")[1]))["ready"] and facts, what="a node that is ready")
+        labels = _labels.labels_of(told)
+        assert set(told) == set(FACTS) and labels.items() >= {"npu.fleet/ready": "true", **LABELS[kind]}.items()
+        assert kind == "ascend" or not any(not key.startswith("npu.fleet/") for key in labels)
+    finally:
+        world.close()

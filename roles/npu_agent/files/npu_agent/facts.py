@@ -12,16 +12,26 @@ BOARD_SECONDS = 60.0  # the board's name and what lies on the bus hardly change,
 
 
 class BoardFacts:
-    """What the detector sees without asking the driver."""
+    """{"families", "product"} that the detector sees without asking a driver. Devices that only the operator names have none."""
 
     def __init__(self, clock=time.monotonic):
         self.clock, self.when, self.found = clock, None, None
 
-    def of(self, settings):
+    def of(self, settings, backend):
         now = self.clock()
         if self.when is None or now - self.when >= BOARD_SECONDS:
-            self.when, self.found = now, detect(None, settings.sysfs_root, settings.dev_root)
+            self.when, self.found = now, look(settings, backend)
         return self.found
+
+
+def look(settings, backend):
+    if backend == "ascend":
+        return detect(None, settings.sysfs_root, settings.dev_root)
+    if backend == "rockchip":
+        from ._hardware import _rockchip  # noqa: PLC0415  nobody else has such a board
+
+        return {"families": [], "product": _rockchip.board_text("model", settings.sysfs_root, settings.proc_root)}
+    return {"families": [], "product": None}
 
 
 BOARD = BoardFacts()
@@ -43,8 +53,8 @@ def whole(number):
 
 
 def driver_version(service, records):
-    """Only while the driver answers for a chip: of one that is lost, the last version is no answer."""
-    told = same(record.get("driver_version") for record in records)
+    """Only while a driver is bound and answers: of one that is lost, the last version is no answer."""
+    told = same(record.get("driver_version") if record.get("driver_bound") else None for record in records)
     looker = service.eyes.looker
     answers = any(record.get("health_code") is not None for record in records)
     driver = getattr(looker, "driver", None) if answers else None  # only the backend that asks a driver's library has one
@@ -56,11 +66,10 @@ def node_facts(service, board=BOARD):
     node, report = service.node, status.ready_report(service)
     backend = node.backend.name
     records = [seen.record for seen in node.seen.values()]
-    found = board.of(node.settings) if backend in ("ascend", "rockchip") else None
+    found = board.of(node.settings, backend)
     families = sorted({record["family"] for record in records if record.get("family")})
-    if not families and found:
-        families = found["families"]  # a driver that does not answer changes nothing about the cards
-    products = [found["product"]] if found and found["product"] else []
+    families = families or found["families"]  # a driver that does not answer changes nothing about the cards
+    products = [found["product"]] if found["product"] else []
     ready = report["ready"] and report["healthy"] > 0
     reasons = list(report["reasons"])
     if report["ready"] and not ready:
