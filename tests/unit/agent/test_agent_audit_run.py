@@ -5,6 +5,7 @@ import asyncio
 import collections
 import json
 import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -346,6 +347,24 @@ def test_chips_of_a_pod_that_kubelet_did_not_take(pair):
     found = {len(line["ids"]): line for line in await_lines(rig, 2)}
     assert found[1]["pod"] is None and "given out again" in found[1]["note"] and found[8]["pod"] == "next"
     assert agent.metric("audit_lines_without_pod_total") == 1
+
+
+def test_a_stop_while_lines_wait_for_the_thread(audited):
+    """The thread is busy, so that what is to be written stands in its queue when the service ends."""
+    async def what(audit, _asked):
+        leave(audit)
+        while not audit.counts["written"]:
+            await asyncio.sleep(0.01)
+        release, loop = threading.Event(), asyncio.get_running_loop()
+        busy = [loop.run_in_executor(None, release.wait, 60) for _unused in range(64)]
+        leave(audit)
+        while audit.counts["without_pod"] < 2 or audit.ready:
+            await asyncio.sleep(0.01)
+        assert audit.counts["written"] == 1 and not any(one.done() for one in busy)
+        loop.call_later(0.2, release.set)
+
+    _made, _asked, found = audited(what)
+    assert len(found) == 2
 
 
 def test_a_line_that_nothing_was_asked_for(audited):

@@ -27,6 +27,7 @@ SLOWEST = 2.0
 BATCH_SECONDS = 0.02  # calls that come together are worked on together
 KERNEL_GAP = 1.0  # between two readings of the kernel's log
 LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
+CROWD, CROWD_SECONDS = 32, 0.5  # where more wait than this, they are kept for the next process so often
 MOST = 256  # that wait for a name; a node has some hundred pods
 INBOX = 4096  # calls that are not looked at yet: a disk that hangs must not fill the memory
 IDS, ID_LENGTH, CODES = 256, 80, 16  # of a line: a call may carry any number
@@ -60,7 +61,7 @@ class Audit:
         self.counts: collections.Counter = collections.Counter()  # written and lost: of put(), so of one thread at a time
         self.durations = Durations()
         self.file = AuditFile(settings.audit_file, log)
-        self.kept = Kept(settings.audit_file)
+        self.kept, self.kept_at = Kept(settings.audit_file), float("-inf")
         self.given_at: dict = {}  # {(resource, id): when it was allocated last}
         self.held: dict = {}  # {(resource, id): "namespace/pod"}, as PodResources showed it last
         self.refused_at = self.asked = self.read = float("-inf")
@@ -121,7 +122,8 @@ class Audit:
         return max(0.0, min(dues) - now) if dues else None
 
     async def in_thread(self, function, *arguments):
-        return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+        # A task that is cancelled while its work waits for the thread would take the work, and with it lines, off the queue.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function, *arguments))
 
     def sort(self, now):
         """Take in what calls have left."""
@@ -232,7 +234,9 @@ class Audit:
             lost = self.file.write([encoded(line) for line in ready])
             self.counts["written"] += len(ready) - lost
             self.counts["lost"] += lost
-            self.kept.save(waiting)
+            if len(waiting) <= CROWD or time.monotonic() >= self.kept_at + CROWD_SECONDS:
+                self.kept.save(waiting)
+                self.kept_at = time.monotonic()
 
     def restore(self, lines):
         """What a process before was killed with."""

@@ -21,37 +21,39 @@ class AuditFile:
     def write(self, lines):
         """Append these (bytes, without ends). How many are lost; why stands in `trouble` and, once, in the log."""
         with self.lock:
-            for number, line in enumerate(lines):
+            done = 0
+            while done < len(lines):
                 try:
-                    self.append(line + b"\n")
+                    done += self.some(lines[done:])
                 except OSError as error:
-                    self.failed(error, len(lines) - number)
-                    return len(lines) - number
+                    self.failed(error, len(lines) - done)
+                    return len(lines) - done
             if lines and self.trouble:
                 self.trouble = ""
                 self.log("the audit is written again", file=self.path)
             return 0
 
-    def append(self, data):
-        """The file is opened for each line: they are seldom, and somebody may have moved it away (logrotate) or made its folder anew."""
-        if not self.into(data):
-            os.rename(self.path, f"{self.path}.1")
-            self.into(data, whatever_size=True)
-
-    def into(self, data, whatever_size=False):
-        """False: the file is full."""
+    def some(self, lines):
+        """Append as many of these as the file takes; how many. The file is opened each time: somebody may have moved it away (logrotate) or
+        made its folder anew."""
         stream = self.open()
         try:
             size = os.fstat(stream).st_size
-            if size and size + len(data) > self.limit and not whatever_size:
-                return False
             # Whoever wrote the last line was killed, or the disk was full: what there is of it gets an end.
-            data = b"\n" + data if size and os.pread(stream, 1, size - 1) != b"\n" else data
-            if os.write(stream, data) != len(data):
-                raise OSError(0, "there is room for part of a line only")
-            return True
+            data = begin = b"\n" if size and os.pread(stream, 1, size - 1) != b"\n" else b""
+            for line in lines:
+                if size + len(data) + len(line) >= self.limit and size + len(data):
+                    break
+                data += line + b"\n"
+            if data != begin:
+                written = data[len(begin):os.write(stream, data)].count(b"\n")
+                if not written:
+                    raise OSError(0, "there is room for part of a line only")
+                return written
         finally:
             os.close(stream)
+        os.rename(self.path, f"{self.path}.1")
+        return 0
 
     def open(self):
         """Only an ordinary file: a pipe that nobody reads, or a link to somewhere else, must not be what root writes into."""
