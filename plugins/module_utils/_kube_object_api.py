@@ -34,6 +34,11 @@ def words(kind):
     return _kube.Kind(kind, resource, "kube_object_not_found", grant, "See 'kubectl get %s'." % resource)
 
 
+def review_of(attributes):
+    """A SelfSubjectAccessReview."""
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+
+
 class ObjectApi(_kube.Api):
     """Objects of the kinds above, by their manifests. Errors are FleetError."""
 
@@ -87,7 +92,7 @@ class ObjectApi(_kube.Api):
         attributes = {"verb": verb, "resource": name, "group": group}
         if space:
             attributes["namespace"] = space
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+        review = review_of(attributes)
         access = _kube.client.AuthorizationV1Api(self.client)
         kind = _kube.Kind("SelfSubjectAccessReview", "selfsubjectaccessreviews.authorization.k8s.io", "kube_error", "", "")
         answer = self.call(kind, "create", None, lambda timeout: access.create_self_subject_access_review(

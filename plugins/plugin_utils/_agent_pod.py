@@ -66,7 +66,7 @@ def security(capabilities: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def tolerations(full: dict[str, Any]) -> list[dict[str, Any]]:
     """Our own taint, and those that keep pods without NPU away: of the resources of all families, and what the user names."""
-    resources = {family["resource"] for family in FAMILIES.values()} | {resource_of(soc, stack) for soc in SOCS for stack in (None, ROCKET)}
+    resources = {str(resource_of(name, stack)) for name in [*FAMILIES, *SOCS] for stack in (None, ROCKET)}
     keys = [TAINT, *sorted(resources), *full["tolerations"]]
     return [{"key": key, "operator": "Exists"} for key in dict.fromkeys(keys)]
 
