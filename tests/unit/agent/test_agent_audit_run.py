@@ -383,7 +383,37 @@ def test_a_fault_of_ours_does_not_end_the_audit(audited, monkeypatch):
         await asyncio.sleep(0.1)
         leave(audit, "b")
         await asyncio.sleep(1.3)
-        assert len(audit.pending) == 1
+        assert len(audit.pending) == 1 and audit.counts["dropped"] == 1
 
     _made, _asked, found = audited(what)
     assert [line["ids"] for line in found] == [["b"]]
+
+
+def test_a_fault_at_a_name_leaves_the_line(audited, monkeypatch, package):
+    """What cannot be judged would be tried again for ever."""
+    from npu_agent import audit as module
+
+    async def what(audit, _asked):
+        monkeypatch.setattr(module, "match", lambda *_unused: 1 / 0)
+        leave(audit, "a")
+        while not audit.ready and not audit.counts["written"]:
+            await asyncio.sleep(0.01)
+
+    _made, _asked, (line,) = audited(what)
+    assert line["ids"] == ["a"] and line["note"] == "a fault of npu-agent, see its log"
+
+
+def test_a_name_that_kubelet_has_shown_already_needs_no_wait(audited, package):
+    """An answer from after the call may come before the call is looked at; it does not make the pod one that was there before."""
+    from npu_agent.holders import Row
+
+    async def what(audit, _asked):
+        leave(audit, "a")
+        await asyncio.sleep(0)
+        audit.saw({(RESOURCE, "a"): "n/p"})
+        while not audit.counts["written"]:
+            await asyncio.sleep(0.01)
+
+    began = time.monotonic()
+    made, _asked, (line,) = audited(what, rows=[Row("n", "p", "c", RESOURCE, frozenset("a"))])
+    assert line["pod"] == "p" and time.monotonic() - began < 25 and made.counts["without_pod"] == 0

@@ -45,6 +45,8 @@ TOO_LATE = "the agent was killed, and started too late to ask kubelet"
 NO_PLACE = "kernel_log is empty, so the kernel's messages are not read"
 NOT_READ = "the agent ended, or too many were refused, before the kernel's messages were read"
 
+FAULT = Found(None, None, None, "a fault of npu-agent, see its log")
+
 Call = collections.namedtuple("Call", "resource ids chips answer reason seconds preferred at when")
 
 
@@ -63,7 +65,9 @@ class Audit:
         self.file = AuditFile(settings.audit_file, log)
         self.kept, self.kept_at = Kept(settings.audit_file), float("-inf")
         self.given_at: dict = {}  # {(resource, id): when it was allocated last}
-        self.held: dict = {}  # {(resource, id): "namespace/pod"}, as PodResources showed it last
+        # (when, {(resource, id): "namespace/pod"}) as PodResources showed it last, and the time before
+        self.held: tuple = (float("-inf"), {})
+        self.older = self.held
         self.refused_at = self.asked = self.read = float("-inf")
         self.silence = ""  # why PodResources does not tell
         self.wake, self.lock = asyncio.Event(), threading.Lock()
@@ -81,8 +85,8 @@ class Audit:
         self.wake.set()
 
     def saw(self, held):
-        """Somebody else has asked PodResources."""
-        self.held = held or {}
+        """What PodResources shows now: {(resource, id): "namespace/pod"}, whoever asked; None where there is nobody to ask."""
+        self.older, self.held = self.held, (asyncio.get_running_loop().time(), held or {})
 
     # --- the work
 
@@ -95,14 +99,14 @@ class Audit:
                 await asyncio.sleep(BATCH_SECONDS)
             except Exception as error:  # a fault of ours must not end the audit
                 self.say("a fault of npu-agent", "error", cause=f"audit: {error!r}")
-                self.counts["dropped"] += len(self.ready)
-                self.ready = []
+                for entry in list(self.pending):
+                    self.name(entry, FAULT)
                 await asyncio.sleep(1)
             await until(self.wake, self.left(asyncio.get_running_loop().time()))
 
     async def step(self):
         now = asyncio.get_running_loop().time
-        self.sort(now())
+        self.sort()
         if self.refused and now() >= self.read + KERNEL_GAP:
             await self.kernel()
         if self.pending and now() >= self.question_due():
@@ -125,35 +129,41 @@ class Audit:
         # A task that is cancelled while its work waits for the thread would take the work, and with it lines, off the queue.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function, *arguments))
 
-    def sort(self, now):
+    def sort(self):
         """Take in what calls have left."""
         while self.inbox:
             call = self.inbox.popleft()
-            line = line_of(call)
-            keys = {(call.resource, name) for name in call.ids}
-            if call.reason is not None:
-                from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
-
-                self.refused_at = max(self.refused_at, call.at)
-                line.update(pod_of(Found(None, None, None, REFUSED)), reason=redact(call.reason),
-                            faults=[code for chip in call.chips for code in self.codes_of(chip)])
-                self.refused.append((line, [chip.pci_address for chip in call.chips]))
-            elif not keys:
-                self.finish_line(line, Found(None, None, None, NOTHING))
-            else:
-                self.freed(call)
-                self.given_at.update(dict.fromkeys(keys, call.at))
-                if not self.settings.pod_resources:
-                    self.finish_line(line, Found(None, None, None, NOT_ASKED))
-                    continue
-                entry = Entry(line, encoded(line), keys, call.at, {self.held[key] for key in keys if key in self.held})
-                # Where a pod had these ids, a question before the new one is shown may tell that the old one is gone.
-                entry.due = call.at + (0.0 if entry.before else SHOWN_SECONDS)
-                self.pending.append(entry)
+            take = self.take_given if call.reason is None else self.take_refused
+            try:
+                take(call)
+            except Exception:
+                self.counts["dropped"] += 1
+                raise
         for entry in self.pending[:max(0, len(self.pending) - MOST)]:
             self.name(entry, Found(None, None, None, TOO_MANY))
         while len(self.refused) > MOST:
             self.without_kernel(self.refused.pop(0)[0], NOT_READ)
+
+    def take_refused(self, call):
+        from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
+
+        self.refused_at = max(self.refused_at, call.at)
+        line = {**line_of(call), **pod_of(Found(None, None, None, REFUSED)), "reason": redact(call.reason),
+                "faults": [code for chip in call.chips for code in self.codes_of(chip)]}
+        self.refused.append((line, [chip.pci_address for chip in call.chips]))
+
+    def take_given(self, call):
+        line, keys = line_of(call), {(call.resource, name) for name in call.ids}
+        self.freed(call)
+        self.given_at.update(dict.fromkeys(keys, call.at))
+        if not keys or not self.settings.pod_resources:
+            self.finish_line(line, Found(None, None, None, NOT_ASKED if keys else NOTHING))
+            return
+        held = (self.held if self.held[0] <= call.at else self.older)[1]  # the newest may have this very pod
+        entry = Entry(line, encoded(line), keys, call.at, {held[key] for key in keys if key in held})
+        # Where a pod had these ids, a question before the new one is shown may tell that the old one is gone.
+        entry.due = call.at + (0.0 if entry.before else SHOWN_SECONDS)
+        self.pending.append(entry)
 
     def freed(self, call):
         """Ids that were free right before this call are no pod's that got them earlier: it has ended, or kubelet did not take it."""
@@ -180,7 +190,7 @@ class Audit:
         self.silence = ""
         for entry, found in match(self.pending, rows, asked, self.given_at, self.refused_at).items():
             self.name(entry, found)
-        self.held = {(row.resource, unit): f"{row.namespace}/{row.pod}" for row in rows for unit in row.ids}
+        self.saw({(row.resource, unit): f"{row.namespace}/{row.pod}" for row in rows for unit in row.ids})
 
     async def kernel(self):
         from . import kmsg  # noqa: PLC0415  as above
@@ -217,7 +227,11 @@ class Audit:
         ready, self.ready = self.ready, []
         waiting = [entry.data for entry in self.pending] + [encoded(line) for line, _addresses in self.refused]
         if ready or waiting or self.kept.said:
-            await self.in_thread(self.put, ready, waiting)
+            try:
+                await self.in_thread(self.put, ready, waiting)
+            except Exception:
+                self.counts["dropped"] += len(ready)
+                raise
 
     def put(self, ready, waiting):
         """Write these lines, then keep those that have to wait: a kill between the two leaves no line twice (Kept.load)."""
@@ -245,7 +259,7 @@ class Audit:
             age = time.time() - int(line["allocation"].partition("-")[0], 16) / 1e6
             if line["outcome"] == "refused":
                 self.without_kernel(line, NOT_READ)
-            elif 0 <= age <= LATEST_SECONDS and self.settings.pod_resources:
+            elif 0 <= age <= LATEST_SECONDS and self.settings.pod_resources and line["ids"]:
                 self.pending.append(Entry(line, encoded(line), {(line["resource"], name) for name in line["ids"]}, now))
             else:
                 self.finish_line(line, Found(None, None, None, TOO_LATE))
@@ -262,7 +276,7 @@ class Audit:
 
     async def last_look(self):
         now = asyncio.get_running_loop().time()
-        self.sort(now)
+        self.sort()
         if self.refused:
             await self.kernel()
         if self.pending:
@@ -271,7 +285,7 @@ class Audit:
 
     def close(self):
         """At the very end: of calls that came meanwhile."""
-        self.sort(asyncio.get_running_loop().time())
+        self.sort()
         lines = self.last()
         if lines:
             self.put(lines, [])
