@@ -9,9 +9,12 @@ manifest and engine is in tests/cri/pods.py; admission and the device plugin API
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -21,8 +24,10 @@ sys.path[:0] = [str(REPO / "tests" / place) for place in ("lab", "cri", "nodes",
 import base
 import lab
 import pods
+import yaml
 from api_server import ApiServer
 from cri import connect, prepare
+from kube_cluster import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD
 from npu_nodes import Nodes
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_image, _agent_manifest, _agent_pod
@@ -68,6 +73,99 @@ def until(check, what, seconds=90.0):
         time.sleep(0.2)
 
 
+class Runner(threading.Thread):
+    """What kubelet does with the pods that are bound to its node: containers, tokens, probes, status; and an end when they are gone.
+
+    Device nodes come from the kubelet stand-in, which asks the device plugin as a kubelet does.
+    """
+
+    def __init__(self, world):
+        super().__init__(daemon=True)
+        self.world, self.pods, self.ending, self.trouble = world, {}, threading.Event(), None
+
+    def run(self):
+        while not self.ending.wait(0.3):
+            try:
+                self.step()
+            except Exception as error:
+                self.trouble = repr(error)
+
+    def step(self):
+        store = self.world.api.stores[POD]
+        there = {one["metadata"]["name"]: one for one in store.list(namespace="npu-fleet") if one["spec"]["nodeName"] == NODE}
+        for name in [name for name in self.pods if name not in there]:
+            pod, containers = self.pods.pop(name)
+            for container in containers.values():
+                self.world.node.stop(container, 5)
+            self.world.client.remove(pod.id)
+            self.world.exec("kubelet-ctl", "delete", name, check=False)
+        for name, one in there.items():
+            if name not in self.pods:
+                allocated = self.admit(name, one["spec"])
+                if allocated is False:
+                    continue
+                self.pods[name] = self.start_pod(name, one, allocated)
+            ready = all(self.probe(container) for container in one["spec"]["containers"])
+            conditions = [{"type": "Ready", "status": str(ready)}]
+            if (one.get("status") or {}).get("conditions") != conditions:
+                body = {"status": {"phase": "Running", "podIP": self.world.nodes.ip(NODE), "conditions": conditions}}
+                store.patch(f"npu-fleet/{name}", "application/merge-patch+json", body, "status")
+
+    def admit(self, name, spec):
+        """The plugin's answer; None for a pod that wants no device, False while there is none to have."""
+        if not any(RESOURCE in one["resources"]["limits"] for one in spec["containers"]):
+            return None
+        if self.world.allocatable(RESOURCE) != 1:
+            return False
+        admitted = self.world.ctl("allocate", "1", RESOURCE, "--pod", name)
+        if not admitted.get("response"):
+            self.trouble = admitted
+            self.world.exec("kubelet-ctl", "delete", name)
+            return False
+        return admitted["response"]
+
+    def start_pod(self, name, one, allocated):
+        world, spec = self.world, one["spec"]
+        pod = world.node.sandbox(name, "npu-fleet", spec, {"spec.nodeName": NODE, "status.hostIP": world.nodes.ip(NODE)})
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        if "etc-npu-agent" in volumes:
+            world.node.project(pod, "etc-npu-agent", world.api.stores[CONFIG_MAP].get("npu-fleet/npu-agent")["data"])
+        for volume in volumes.values():
+            if "projected" in volume:
+                bound = {"spec": {"boundObjectRef": {"kind": "Pod", "name": name}}}
+                token = world.ask("POST", f"/api/v1/namespaces/npu-fleet/serviceaccounts/{spec['serviceAccountName']}/token", bound)
+                files = {"token": token["status"]["token"], "ca.crt": (world.folder / "tls/api.crt").read_text(), "namespace": "npu-fleet"}
+                world.node.project(pod, volume["name"], files, "0400")
+        host, port = world.api.server_address[:2]
+        service = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+        found = {}
+        for container in spec["containers"]:
+            agent = container["name"] == "agent"
+            found[container["name"]] = world.node.start(pod, container, allocated if agent else None, more=SIMULATED if agent else (),
+                                                        envs=service)
+        return pod, found
+
+    def probe(self, container):
+        if "readinessProbe" not in container:
+            return True
+        url = f"http://{self.world.nodes.ip(NODE)}:{_agent_pod.PORT}{container['readinessProbe']['httpGet']['path']}"
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def logs(self, daemon, container):
+        for name, (pod, _containers) in self.pods.items():
+            if name.rpartition("-")[0] == daemon:
+                return self.world.node.logs(pod, container)
+        return []
+
+    def stop(self):
+        self.ending.set()
+        self.join(30)
+
+
 class World:
     """The node, its containerd, and an API server that knows RBAC."""
 
@@ -84,6 +182,20 @@ class World:
 
     def allocatable(self, resource):
         return self.ctl("allocatable").get(resource)
+
+    def ask(self, method, path, body=None):
+        """As the administrator of the cluster."""
+        context = ssl.create_default_context(cafile=str(self.folder / "tls/api.crt"))
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.admin}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.api.url + path, data, headers, method=method)  # noqa: S310  our own server
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        with opener.open(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def labels(self):
+        node = self.api.store.get(NODE)
+        return node["metadata"].get("labels", {}), node["spec"].get("taints", [])
 
     def look(self, container):
         code, out, err = self.client.exec(container, ["python3", "-I", "-c", LOOK])
@@ -102,7 +214,9 @@ def world(tmp_path_factory):
     made.exec("bash", "/root/driver.run", "--nox11", "--full", "--quiet", "--install-for-all")
     made.exec("npu-sim", "load-driver")
     with connect(made.nodes, NODE) as client, ApiServer((lab.GATEWAY, 0), tls_dir=str(made.folder / "tls")) as api:
-        made.client, made.api = client, api
+        made.client, made.api, made.admin = client, api, api.add_user("admin")
+        api.add_node(NODE)
+        api.kubeconfig(made.folder / "kubeconfig", made.admin)
         made.node = pods.Node(made.nodes, NODE, client)
         yield made
     lab.down(NAME)
@@ -214,4 +328,97 @@ def test_an_end_leaves_nothing_and_takes_less_than_its_grace(world, specs):
     seconds = world.node.stop(world.running["agent"], specs["npu-agent"]["terminationGracePeriodSeconds"])
     assert seconds < specs["npu-agent"]["terminationGracePeriodSeconds"]
     world.node.stop(world.running["access"], 5)
+    for name in ("npu-agent-1", "job"):
+        world.exec("kubelet-ctl", "delete", name)
     assert [name for name in world.exec("ls", "/var/lib/kubelet/device-plugins").split() if name.startswith("npu-agent")] == []
+
+
+# --- the whole way: a play, pods, labels
+
+@pytest.fixture(scope="module")
+def runner(world):
+    made = Runner(world)
+    made.start()
+    yield made
+    made.stop()
+
+
+def play(world, *words, mode="daemonset", playbook="npu.fleet.site"):
+    """A user's play; the number of remote calls on the node, and what it said."""
+    world.nodes.reset_calls(NODE)
+    folder = lab.BUILD / "lab" / NAME
+    variables = {"npu_fleet_kubeconfig": str(world.folder / "kubeconfig"), "npu_device_plugin_mode": mode,
+                 "npu_device_plugin_image_base": base.load(world.docker, lab.BUILD / "image-base"),
+                 "npu_device_plugin_image_cache": str(lab.BUILD / "image-cache"),
+                 "npu_device_plugin_config": {"poll_seconds": 0.5, "recovery_seconds": 0, "label_poll": 0.5, "label_period": 5.0,
+                                              "taint_after": 2.0},
+                 "npu_device_plugin_runtime_class": "", "npu_device_plugin_pods_timeout": 60}
+    (world.folder / "variables.yml").write_text(yaml.safe_dump(variables))
+    done = subprocess.run([Path(sys.executable).parent / "ansible-playbook", playbook, "-e", f"@{world.folder}/variables.yml", *words],
+                          cwd=folder, capture_output=True, text=True, check=False, timeout=900,
+                          env={**lab.environment(folder), "DOCKER_HOST": world.docker})
+    return done, len(world.nodes.calls(NODE))
+
+
+TAGS = ("--tags", "npu_agent,npu_device_plugin")
+
+
+def test_a_play_brings_the_daemon_set(world, runner):
+    done, calls = play(world, *TAGS)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:] + str(runner.trouble)
+    assert world.allocatable(CHIPS) == 8
+    again, calls_again = play(world, *TAGS)
+    assert again.returncode == 0 and "changed=0" in again.stdout, again.stdout[-3000:]
+    print(f"remote calls: {calls} the first time, {calls_again} the second")
+    assert world.exec("find", "/opt", "/etc/systemd/system", "-name", "npu-agent*") == ""
+
+
+def test_labels_are_written_with_the_rights_of_the_manifest_and_each_is_used(world, runner, objects):
+    until(lambda: world.labels()[0].get("npu.fleet/ready") == "true", "the Node's labels")
+    labels, taints = world.labels()
+    assert labels["npu.fleet/family"] == "a2" and labels["npu.fleet/agent"] == "daemonset" and taints == []
+    (role,) = (one for one in objects if one["kind"] == "ClusterRole")
+    granted = {(verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]}
+    used = {(verb, resource) for _role, verb, resource in world.api.rights.used}
+    print(f"permissions used: {sorted(used)}")
+    assert used == granted and world.api.rights.refused == set(), runner.logs("npu-agent", "labels")[-5:]
+
+
+def test_a_driver_that_is_lost_keeps_work_away_and_comes_back(world, runner):
+    world.exec("npu-sim", "set", "behaviour.dcmi", '{"get_device_health": -8006}')
+    taint = {"key": "npu.fleet/not-ready", "value": "agent", "effect": "NoSchedule"}
+    until(lambda: taint in [{key: one.get(key) for key in taint} for one in world.labels()[1]], "the agent's taint", 90)
+    world.exec("npu-sim", "set", "behaviour.dcmi", "{}")
+    until(lambda: world.labels()[1] == [], "no taint any more", 90)
+
+
+def test_only_the_labels_container_has_a_token(world, runner):
+    (containers,) = [containers for name, (_pod, containers) in runner.pods.items() if "labels" in containers]
+    assert world.look(containers["labels"])["token"] and not world.look(containers["agent"])["token"]
+    seen = world.look(containers["labels"])
+    assert set(seen["dev"]) - ALWAYS == set() and seen["caps"] == seen["bounding"] == 0
+
+
+def test_the_vendors_plugin_is_refused_on_the_node_and_in_the_cluster(world, runner):
+    daemon = {"metadata": {"name": "ascend-device-plugin-daemonset"}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {
+            "containers": [{"name": "c", "image": "ascend-k8sdeviceplugin:v7.3.0"}]}}}}
+    world.ask("POST", "/apis/apps/v1/namespaces/kube-system/daemonsets", daemon)
+    done, _calls = play(world, *TAGS)
+    assert done.returncode != 0 and "kubectl -n kube-system delete daemonset ascend-device-plugin-daemonset" in done.stdout
+    world.ask("DELETE", "/apis/apps/v1/namespaces/kube-system/daemonsets/ascend-device-plugin-daemonset")
+
+
+def test_back_to_a_service_takes_the_pods_away_first(world, runner):
+    done, _calls = play(world, *TAGS, mode="systemd")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert world.exec("systemctl", "is-active", "npu-agent").strip() == "active" and world.allocatable(CHIPS) == 8
+    assert "npu.fleet/agent" not in world.labels()[0]
+    assert world.api.stores[DAEMON_SET].list() == [] and not world.api.stores[NAMESPACE].has("npu-fleet")
+
+
+def test_and_to_the_daemon_set_again_takes_the_service_away(world, runner):
+    done, _calls = play(world, *TAGS)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert world.exec("systemctl", "is-active", "npu-agent", check=False).strip() != "active"
+    until(lambda: world.allocatable(CHIPS) == 8, "8 chips by the pod")
