@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_note, _gates_run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
-from ansible_collections.npu.fleet.plugins.modules import npu_gates
+from ansible_collections.npu.fleet.plugins.modules import npu_gates, npu_node_record
 
 from .observed import converged
 from .test_gates import CONTAINER, PLUGIN, POD, WANTED, kubelet, told
@@ -172,6 +172,18 @@ def test_nothing_is_promoted_before_the_pod_has_passed(tmp_path, seen):
     answer = run(tmp_path, pod_by="pod")
     assert npu_gates.promote(given, answer, False) is False
     assert npu_gates.promote(given, dict(answer, pod_due=False), False) is True
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_what_a_pod_has_proved_is_noted_on_the_node(tmp_path, check_mode):
+    state = str(tmp_path / "state")
+    given = {"action": "mark_passed", "components": {"driver": "25.5.0"}, "pod_print": "abc"}
+    assert npu_node_record.change(given, check_mode, state) is True
+    good = _good.read(state, str(tmp_path / "cache"))["good"]["current"]
+    assert (good is None, _gates_note.noted(state, "pod")) == ((True, None) if check_mode else (False, "abc"))
+    assert npu_node_record.change(given, check_mode, state) is check_mode
+    # npu.fleet.verify proves, and keeps nothing.
+    assert npu_node_record.change(dict(given, components={}), check_mode, state) is False
 
 
 def test_own_versions_are_those_that_passed_last_else_those_on_disk(tmp_path, seen):
