@@ -77,6 +77,30 @@ def test_whatever_fails_it_looks_again(eyes, monkeypatch, step):
     assert words[1] == "error" and f"too many open files at {step}" in fields["cause"] and "Traceback" in fields["cause"]
 
 
+def test_a_folder_that_came_during_a_look_is_looked_at_soon(eyes, monkeypatch):
+    """What came into it before it was watched is told by no event; the next look by itself would be in an hour."""
+    import npu_agent.backends.ascend
+    import npu_agent.signals
+    from npu_agent.backends.base import Looker as Plain
+    from npu_agent.backends.base import Sight
+
+    def looker(settings, watch, **more):
+        return Plain(lambda clock: Sight(True, [CHIP], [], True), settings, watch, **more)
+
+    real, came = npu_agent.signals.Signals.follow, [1]
+
+    def follow(self):
+        real(self)
+        if eyes.looker is not None and eyes.last is not None and came:
+            self.count += came.pop()
+
+    monkeypatch.setattr(npu_agent.backends.ascend.BACKEND, "looker", looker, raising=False)
+    monkeypatch.setattr(npu_agent.signals.Signals, "follow", follow)
+    eyes.settings.poll_seconds = 3600.0
+    eyes.start()
+    assert eyes.told.get(timeout=LONG).complete and eyes.told.get(timeout=LONG).complete
+
+
 def test_what_cannot_be_read_is_no_node_without_chips(package, tmp_path, monkeypatch):
     """Without a free descriptor every folder looks empty to the detector."""
     from npu_agent import look

@@ -99,8 +99,10 @@ class Eyes(threading.Thread):
 
     def rest(self, looker, started, period):
         """Until the next look is due, or something happens."""
-        signals = self.signals
+        signals, count = self.signals, self.signals.count
         signals.follow()
+        if signals.count != count:
+            looker.wait(0.0)  # it takes note of that before it waits for more
         while True:
             now = time.monotonic()
             left, quick = started + (PAUSE_SECONDS if looker.news else period()) - now, signals.left(now)

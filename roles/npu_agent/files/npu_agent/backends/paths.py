@@ -81,7 +81,8 @@ def names_that_matter(folder, settings):
 def look(settings, clock, once):
     asked, unseen = clock(), blind(settings)
     problems = list(unseen)
-    for path, entry in [] if unseen else [(path, entry) for entry in settings.devices for path in found(entry, settings)]:
+    seen = [] if unseen else [(path, entry) for entry in settings.devices for path in found(entry, settings)]
+    for path, entry in seen:
         # What a pattern matches beside devices is no device that was lost. A path that is written out is one.
         if path in once or nodes.number_of(path) is not None or path in literal(entry, settings):
             once[path] = entry
