@@ -14,6 +14,9 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/nodes"))
+from npu_nodes.base import lines_for_mirror
+
 SUITE = "bookworm"
 # libcjson1 is of the simulated libdcmi.so, which the test mounts as the host has it; the agent has no use for it.
 PACKAGES = ("libcjson1", "libpython3-stdlib", "libstdc++6", "python3-minimal")
@@ -37,7 +40,8 @@ def build(cache):
                 "--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Retries \"3\""]
         argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
         with open(cache / "build.log", "wb") as log:
-            done = subprocess.run([*argv, SUITE, str(new)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
+            done = subprocess.run([*argv, SUITE, str(new), "-"], input="\n".join(lines_for_mirror(SUITE)).encode() + b"\n", stdout=log,
+                                  stderr=log, timeout=SECONDS, check=False)
         if done.returncode:
             sys.exit(f"mmdebstrap failed; see {log.name}")
         new.rename(path)
