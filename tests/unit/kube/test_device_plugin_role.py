@@ -119,3 +119,32 @@ def test_cdi_is_refused_in_words(tmp_path):
     assert done.returncode != 0 and "UNREACHABLE" not in said and "npu_device_plugin_allocate_by: nodes" in said
     assert {host for host, text in words.items() if text not in said} == set()
     assert said.count("failed=1") == 4
+
+
+def seen(**agent):
+    """Variables of a node where something else serves its kubelet."""
+    there = node([], {})
+    there["npu_preflight_observed"]["agent"].update(agent)
+    return there
+
+
+def test_another_plugin_is_refused_in_words_and_so_is_a_mode_that_cannot_be(tmp_path):
+    other = {"others": ["Ascend910.sock in /var/lib/kubelet/device-plugins, served by process 7 (device-plugin)"]}
+    words = {
+        "vendor": "Another device plugin for NPUs runs on vendor: Ascend910.sock in",
+        "taken": "npu_device_plugin_take_over: true (needs npu_device_plugin_kubeconfig)",
+        "pod": "kubectl label node pod npu.fleet/agent-",
+        "cluster": "npu_device_plugin_mode is daemonset, and there is no npu_device_plugin_kubeconfig",
+        "mode": "value of npu_device_plugin_mode must be one of: systemd, daemonset, got: pod",
+    }
+    done = playbook(tmp_path, [PLAY], "--check", hosts={
+        "vendor": seen(**other),
+        "taken": {**seen(**other), "npu_device_plugin_take_over": True},  # without a cluster nobody can keep it off
+        "pod": seen(pod=True),
+        "cluster": {**seen(), "npu_device_plugin_mode": "daemonset"},
+        "mode": {**seen(), "npu_device_plugin_mode": "pod"},
+    })
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0 and "UNREACHABLE" not in said
+    assert {host for host, text in words.items() if text not in said} == set(), said
+    assert said.count("failed=1") == 5
