@@ -63,6 +63,25 @@ def test_it_comes_back_after_kubelet(served):
     assert agent.process.poll() is None
 
 
+@pytest.mark.parametrize("command", ["access", "serve"])
+def test_a_folder_that_was_replaced_under_the_mount_ends_the_container(rig, command):
+    """A container has the folder by a mount, which holds on to the one of before; supervised, it comes back with the new one."""
+    rig.kubelet()
+    inside = rig.folder / "inside"
+    inside.mkdir()
+    mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(rig.plugins), str(inside))
+    agent = rig.agent(command=(command,), prefix=mount, kubelet_dir=inside)
+    wanted = {"access": RESOURCE, "serve": rigs.RESOURCE}[command]
+    rigs.until(lambda: rig.numbers(wanted)[1], what="registered through the mount")
+    rig.plugins.rename(rig.folder / "old")
+    rig.plugins.mkdir()
+    assert agent.process.poll() is None
+    for path in (rig.folder / "old").iterdir():
+        path.unlink()
+    (rig.folder / "old").rmdir()
+    assert agent.process.wait(60) == 1 and "still has the old one" in agent.text()
+
+
 def test_the_kernels_log_is_read_only_and_only_with_a_driver(access, tmp_path):
     rigs.make_node(tmp_path / "kmsg")
     assert access.wanted(str(tmp_path)) == []

@@ -21,7 +21,7 @@ from ._hardware._families import FAMILIES
 from .log import Log
 from .plugin import Plugin
 from .session import Session
-from .watch import Folder
+from .watch import GONE, Folder, is_gone
 
 RESOURCE = "npu.fleet/agent"
 ID = "node"
@@ -135,8 +135,8 @@ async def run(settings, log):
         if board.publish(bool(found)):
             log("device nodes of an NPU driver are there" if found else "there is no device node of an NPU driver",
                 nodes=[host for host, _inside, _permissions in found])
-        if folder_is_gone(settings.kubelet_dir):
-            log("kubelet's folder was replaced; this container has the old one and ends to get the new one", "error")
+        if is_gone(settings.kubelet_dir):
+            log("cannot go on, ending", "error", cause=GONE)
             break
         try:
             await asyncio.wait_for(stopping.wait(), LOOK_SECONDS)
@@ -146,14 +146,6 @@ async def run(settings, log):
     await asyncio.wait([task], timeout=2)
     folder.close()
     return 0 if stopping.is_set() else 1
-
-
-def folder_is_gone(path):
-    """Whether a folder has been deleted, or replaced by another one, under a mount of it. A path on the host never shows that."""
-    try:
-        return os.stat(path).st_nlink == 0
-    except OSError:
-        return False
 
 
 def access(settings):

@@ -37,6 +37,18 @@ def stamp(path):
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
+GONE = "kubelet's folder was replaced, and this container still has the old one; the next one gets the new one"
+
+
+def is_gone(path):
+    """Whether a folder was deleted under a mount of it, as a container has one: nothing comes there any more. On a host no path leads to
+    such a folder."""
+    try:
+        return os.stat(path).st_nlink == 0
+    except OSError:
+        return False
+
+
 def way_to(path):
     """([(folder, name)], the folder itself or None): each step on the way to `path`, links followed; it ends where something is missing."""
     steps, place = walk(path)
