@@ -213,6 +213,8 @@ def world(tmp_path_factory):
     made.exec("useradd", "HwHiAiUser")
     made.exec("bash", "/root/driver.run", "--nox11", "--full", "--quiet", "--install-for-all")
     made.exec("npu-sim", "load-driver")
+    # As the driver leaves its nodes on a real server; the simulated ones are root's.
+    made.exec("sh", "-c", "chown HwHiAiUser:HwHiAiUser /dev/davinci* && chmod 0660 /dev/davinci*")
     with connect(made.nodes, NODE) as client, ApiServer((lab.GATEWAY, 0), tls_dir=str(made.folder / "tls")) as api:
         made.client, made.api, made.admin = client, api, api.add_user("admin")
         api.add_node(NODE)
@@ -274,13 +276,15 @@ def test_access_runs_without_any_right(world, specs):
     seen = world.look(container)
     assert set(seen["dev"]) - ALWAYS == set() and seen["caps"] == seen["bounding"] == 0
     assert seen["root"] == "Read-only file system" and seen["new_privileges"] == "1" and seen["seccomp"] == "2" and not seen["token"]
-    assert seen["host_chip"] == seen["host_disk"] == "Operation not permitted"  # it sees them, and the device cgroup lets it open none
+    # It sees them. The device cgroup lets it open none, and a chip's node is not even its to open.
+    assert seen["host_disk"] == "Operation not permitted" and seen["host_chip"] == "Permission denied"
 
 
 def test_the_agent_gets_the_nodes_of_the_driver_and_no_more(world, specs, objects):
     spec = specs["npu-agent"]
     admitted = world.ctl("allocate", "1", RESOURCE, "--pod", "npu-agent-1")
     assert admitted["phase"] in ("Pending", "Running"), admitted
+    world.given = admitted
     (agent,) = (one for one in spec["containers"] if one["name"] == "agent")
     pod = world.node.sandbox("npu-agent", "npu-fleet", spec, {"spec.nodeName": NODE, "status.hostIP": world.nodes.ip(NODE)})
     (config,) = (one for one in objects if one["kind"] == "ConfigMap")
@@ -294,6 +298,28 @@ def test_the_agent_gets_the_nodes_of_the_driver_and_no_more(world, specs, object
     assert seen["caps"] == seen["bounding"] == wanted
     assert seen["root"] == "Read-only file system" and seen["new_privileges"] == "1" and seen["seccomp"] == "2" and not seen["token"]
     assert seen["processes"] <= 6  # its own: no process of the host
+
+
+def test_no_right_of_the_agent_is_there_for_nothing(world, specs):
+    """The same container without one of them cannot do what the agent does with it."""
+    restricted = world.exec("cat", "/proc/sys/kernel/dmesg_restrict").strip() == "1"
+    does = {"DAC_OVERRIDE": ("/dev/davinci_manager", "O_RDWR", True), "SYSLOG": ("/dev/kmsg", "O_RDONLY", restricted)}
+    assert set(does) == set(world.agent["securityContext"]["capabilities"]["add"])
+    allocated = {"devices": world.given["response"]["devices"], "mounts": [], "envs": {}, "annotations": {}}
+    for lacking, (path, flags, matters) in does.items():
+        answers = []
+        for rights in (sorted(does), sorted(set(does) - {lacking})):
+            context = {**world.agent["securityContext"], "capabilities": {"drop": ["ALL"], "add": rights}}
+            probe = {"name": f"probe-{lacking.lower().replace('_', '-')}-{len(rights)}", "image": world.agent["image"], "volumeMounts": [],
+                     "command": ["python3", "-I", "-c", "import time; time.sleep(600)"], "securityContext": context}
+            container = world.node.start(world.pod, probe, allocated)
+            code = f"import os\ntry:\n    os.open({path!r}, os.{flags})\nexcept OSError as error:\n    print(error.strerror)"
+            answers.append(world.client.exec(container, ["python3", "-I", "-c", code])[1].strip())
+            world.node.stop(container, 0)
+        print(f"{lacking}: {path} {'open' if not answers[0] else answers[0]!r} with it, {answers[1] or 'open'!r} without")
+        refused = ("Permission denied", "Operation not permitted")
+        assert answers[0] not in refused
+        assert (answers[1] in refused) == matters
 
 
 def test_probes_of_the_manifest_answer(world):
@@ -363,13 +389,17 @@ def play(world, *words, mode="daemonset", playbook="npu.fleet.site"):
 TAGS = ("--tags", "npu_agent,npu_device_plugin")
 
 
-def test_a_play_brings_the_daemon_set(world, runner):
+def test_a_play_brings_the_daemon_set(world, runner, image):
     done, calls = play(world, *TAGS)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:] + str(runner.trouble)
     assert world.allocatable(CHIPS) == 8
+    # As a kubelet reports it some time after an image has come.
+    images = {"status": {"images": [{"names": [image.name], "sizeBytes": image.size}]}}
+    world.api.store.patch(NODE, "application/merge-patch+json", images, "status")
     again, calls_again = play(world, *TAGS)
     assert again.returncode == 0 and "changed=0" in again.stdout, again.stdout[-3000:]
     print(f"remote calls: {calls} the first time, {calls_again} the second")
+    assert calls_again == 2  # the probe, and the look at the node
     assert world.exec("find", "/opt", "/etc/systemd/system", "-name", "npu-agent*") == ""
 
 
