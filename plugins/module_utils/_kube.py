@@ -93,7 +93,29 @@ def load_configuration(kubeconfig, context):
         # A proxy of the environment cannot know what listens on this machine; one named in the kubeconfig is somebody's decision.
         configuration.proxy = None
     configuration.retries = 0
+    keep_keys_tidy(configuration, path)
     return configuration
+
+
+def keep_keys_tidy(configuration, path):
+    """Have the credential as one line of a header, now and whenever the client reads it again.
+
+    A file of a token often ends with a newline, which the client takes along; the refusal of such a header quotes all of it.
+    """
+    again = configuration.refresh_api_key_hook
+
+    def tidy(made):
+        if again is not None:
+            again(made)
+            made.refresh_api_key_hook = tidy  # the client's own has put itself there again
+        for name, text in (made.api_key or {}).items():
+            made.api_key[name] = text.strip()
+            if not all(" " <= letter <= "~" for letter in text.strip()):
+                raise _config_error("The token that the kubeconfig %s gives is not one line of printable characters." % path, path,
+                                    hint="Look at the file or command that it is from, for example with `od -c`.")
+
+    configuration.refresh_api_key_hook = tidy
+    tidy(configuration)
 
 
 def secrets(configuration):
@@ -162,6 +184,10 @@ class Api:
                     raise self._refusal(error, kind, verb, name) from None
             except urllib3.exceptions.HTTPError as error:
                 raise self._unreachable(error, verb, name) from None
+            except ValueError as error:  # its text may quote a header, so it is not told
+                raise FleetError("The request to the Kubernetes API at %s cannot be sent (%s)." % (self.host, type(error).__name__),
+                                 code="kube_config", phase=verb, object=name,
+                                 hint="Check the token and 'server' of the context in the kubeconfig.") from None
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

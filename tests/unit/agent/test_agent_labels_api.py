@@ -79,7 +79,7 @@ def test_in_a_pod_the_token_of_the_pod_counts_and_a_new_one_is_taken_up(package,
         kube_api.add_node("node-01")
         first = kube_api.add_user("first", RIGHTS)
         token, host = tmp_path / "token", kube_api.url.removeprefix("https://").rpartition(":")
-        token.write_text(first)
+        token.write_text(first + "\n")  # a newline at its end is no part of it
         monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
         monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "tls/api.crt"))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host[0])
@@ -88,12 +88,26 @@ def test_in_a_pod_the_token_of_the_pod_counts_and_a_new_one_is_taken_up(package,
         one = NodeApi("node-01", "")
         assert one.get()["metadata"]["name"] == "node-01"
         del kube_api.tokens[first]
-        token.write_text(kube_api.add_user("second", RIGHTS))
+        token.write_text(kube_api.add_user("second", RIGHTS) + "\n")
         assert trouble_of(one.get).code == "unauthorized"
         later = datetime.datetime.now() + datetime.timedelta(minutes=2)  # the client reads it again after a minute
         clock = type("Clock", (), {"datetime": type("Later", (), {"now": staticmethod(lambda: later)}), "timedelta": datetime.timedelta})
         monkeypatch.setattr(incluster_config, "datetime", clock)
         assert one.get()["metadata"]["name"] == "node-01"
+        token.write_text(f"{TOKEN}\nmore")
+        later += datetime.timedelta(minutes=2)
+        refused = trouble_of(one.get)
+        assert refused.code == "config" and "one line of printable characters" in str(refused)
+
+
+def test_what_cannot_be_sent_is_refused_without_the_clients_words(node_api, monkeypatch):
+    def invalid(*args, **kwargs):
+        raise ValueError(f"Invalid header value b'Bearer {TOKEN}\\n'")
+
+    api = node_api()
+    monkeypatch.setattr("http.client.HTTPConnection.putheader", invalid)
+    refused = trouble_of(api.get)
+    assert refused.code == "config" and "(ValueError)" in str(refused)
 
 
 def a_moment(_seconds):
@@ -132,5 +146,6 @@ def test_two_writers_of_taints_lose_nothing(kube_api, node_api):
         put, times = not put, times + 1
         until_it_is_there(mine, lambda node, put=put: _labels.patch_of(node, None, put))
         assert (AGENT_TAINT in taints(kube_api)) is put
+        time.sleep(random.uniform(0, 0.03))  # a writer that never pauses would leave the slower one no gap on a busy machine
     thread.join()
     assert times > 10 and [taint["key"] for taint in taints(kube_api)] == wanted

@@ -102,3 +102,34 @@ def test_token_is_masked_even_where_the_server_repeats_it(api, run, monkeypatch)
 def test_missing_package_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr(_kube, "IMPORT_ERROR", "Traceback ...")
     assert "pip install kubernetes" in run()["msg"]
+
+
+def with_token(kubeconfig, tmp_path, text, user="token"):
+    """The same kubeconfig, with the token in a file of its own or in itself."""
+    made = json.loads(open(kubeconfig, encoding="utf-8").read())
+    (tmp_path / "token").write_text(text)
+    made["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")} if user == "tokenFile" else {"token": text}
+    (tmp_path / "tidy").write_text(json.dumps(made))
+    return str(tmp_path / "tidy")
+
+
+@pytest.mark.parametrize("user", ["token", "tokenFile"])
+@pytest.mark.parametrize("text", [f"{TOKEN}\n", f"{TOKEN}\r\n", f"{TOKEN} \n\n"])
+def test_a_token_with_an_end_of_line_is_a_token(run, kubeconfig, tmp_path, text, user):
+    assert run(kubeconfig=with_token(kubeconfig, tmp_path, text, user), labels={"a": "1"})["changed"] is True
+
+
+@pytest.mark.parametrize("text", [f"{TOKEN}\nmore", f"{TOKEN}\r\n\tmore", f"\x00{TOKEN}", f"{TOKEN}\u540d", f"{TOKEN}\x7f"])
+def test_a_token_that_is_no_line_is_refused_without_its_text(api, run, kubeconfig, tmp_path, text):
+    failed = run(kubeconfig=with_token(kubeconfig, tmp_path, text, "tokenFile"))
+    assert failed["error"]["code"] == "kube_config" and "one line of printable characters" in failed["msg"] and api.requests == []
+
+
+def test_what_cannot_be_sent_is_refused_without_the_clients_words(run, monkeypatch):
+    def invalid(*args, **kwargs):
+        raise ValueError(f"Invalid header value b'Bearer {TOKEN}\\n'")
+
+    monkeypatch.setattr("http.client.HTTPConnection.putheader", invalid)
+    monkeypatch.setattr(_kube, "secrets", lambda configuration: set())  # nothing masks it
+    failed = run()
+    assert failed["error"]["code"] == "kube_config" and "(ValueError)" in failed["msg"]

@@ -52,7 +52,29 @@ def configuration(kubeconfig):
     if made.proxy in getproxies().values():
         made.proxy = None  # one of the environment is for the internet, not for the cluster's own address
     made.retries = 0
+    keep_keys_tidy(made)
     return made
+
+
+def keep_keys_tidy(made):
+    """Have the credential as one line of a header, now and whenever the client reads it again.
+
+    A file of a token may end with a newline, which the client takes along; the refusal of such a header quotes all of it.
+    """
+    again = made.refresh_api_key_hook
+
+    def tidy(made):
+        if again is not None:
+            again(made)
+            made.refresh_api_key_hook = tidy  # the client's own has put itself there again
+        for name, text in (made.api_key or {}).items():
+            made.api_key[name] = text.strip()
+            if not all(" " <= letter <= "~" for letter in text.strip()):
+                raise Trouble("config", "the token for the Kubernetes API is not one line of printable characters; look at its file, for "
+                                        "example with `od -c`")
+
+    made.refresh_api_key_hook = tidy
+    tidy(made)
 
 
 class NodeApi:
@@ -73,13 +95,17 @@ class NodeApi:
 
     def call(self, verb, request):
         try:
-            found = json.loads(request().data)
+            data = request().data
         except ApiException as error:
             raise self.refusal(verb, error) from None
         except urllib3.exceptions.HTTPError as error:
             raise Trouble("unreachable", f"the Kubernetes API at {self.host} cannot be reached: {cause(error)}") from None
         except (OSError, ConfigException) as error:  # the token is read again each minute, and may be gone by then
             raise Trouble("config", f"the credential for the Kubernetes API cannot be read: {error}") from None
+        except ValueError as error:  # its text may quote a header, so it is not told
+            raise Trouble("config", f"the request to the Kubernetes API at {self.host} cannot be sent ({type(error).__name__})") from None
+        try:
+            found = json.loads(data)
         except ValueError:
             found = None
         if not isinstance(found, dict) or found.get("kind") != "Node":
