@@ -96,6 +96,18 @@ def take(cluster, there, check_mode):
     return done
 
 
+def _once(ask):
+    """A function that asks when it is called first, and remembers the answer."""
+    told = []
+
+    def answer():
+        if not told:
+            told.append(ask())
+        return told[0]
+
+    return answer
+
+
 def ready(cluster, objects, seconds, *, clock=time.monotonic, sleep=time.sleep):
     """Wait until each Node of this run has a ready pod of each DaemonSet that is for it; FleetError with what each lacks."""
     daemons = [one for one in objects if one["kind"] == "DaemonSet"]
@@ -103,14 +115,8 @@ def ready(cluster, objects, seconds, *, clock=time.monotonic, sleep=time.sleep):
     end = clock() + seconds
     while True:
         pods = cluster.api.pods(space, PART)
-        told = {}
-
-        def events(told=told):
-            if "events" not in told:
-                told["events"] = cluster.api.events(space)
-            return told["events"]
-
         last = clock() >= end
+        events = _once(lambda: cluster.api.events(space))
         states = {}
         for name, mode in cluster.nodes.items():
             node = {"metadata": {"name": name, "labels": {MODE_LABEL: mode}}}

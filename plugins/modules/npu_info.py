@@ -86,7 +86,7 @@ npu:
       type: str
       sample: ascend
     family:
-      description: Family key of all chips, of a Rockchip board the name of its SoC; V(none) when there are none, several, or an unknown one.
+      description: Family key of all chips, of a Rockchip board its SoC; V(none) when there are none, several, or an unknown one.
       type: str
       sample: a2
     families:
@@ -273,8 +273,8 @@ npu:
       sample: [{"pid": 4242, "comm": "python3", "device": "/dev/davinci2", "container": null, "pod_uid": null, "unit": "training.service"}]
     device_group:
       description:
-        - Number of the group that a rule of M(npu.fleet.npu_device_group) gives a Rockchip NPU's nodes to; V(0) without such a rule, V(none)
-          when it was changed by hand.
+        - Number of the group that a rule of M(npu.fleet.npu_device_group) gives a Rockchip NPU's nodes to; V(0) without such a rule,
+          V(none) when it was changed by hand.
       type: int
       sample: 0
     users:

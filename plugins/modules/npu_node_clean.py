@@ -10,8 +10,9 @@ short_description: Remove what this collection keeps on a node (internal)
 version_added: 0.1.0
 description:
   - Internal to this collection, used by the playbook C(npu.fleet.remove); options and results may change without notice.
-  - Removes the folders C(/var/cache/npu-fleet) and C(/var/lib/npu-fleet), the udev rule of M(npu.fleet.npu_device_group), users and groups that were made here for the driver, and folders
-    that the packages left empty. A home goes only when nobody has put files into it.
+  - Removes the folders C(/var/cache/npu-fleet) and C(/var/lib/npu-fleet), the udev rule of M(npu.fleet.npu_device_group), users and
+    groups that were made here for the driver, and folders that the packages left empty. A home goes only when nobody has put files
+    into it.
   - To be called when driver and firmware are gone. They still need their user, and a removal needs the memory of what was installed.
 extends_documentation_fragment:
   - npu.fleet._attributes
