@@ -168,13 +168,13 @@ def decide(have, record, wanted, shared=(), drop=()):
 
     changes: {key: value, None to take it off}. record: the new one. others: {key: value of somebody else} that differ and stay.
     A label that we wrote and that is not wanted any more goes while it has the value that we gave it. One that had the wanted value
-    before we came is nobody's of ours, and stays when we go.
+    before we came is nobody's of ours, and stays when we go; so is one whose value somebody else has changed to the wanted one.
     """
     changes, ours, others = {}, {}, {}
     for key, value in wanted.items():
         mine = key in record and have.get(key) == record[key]
         if have.get(key) == value:
-            if key in record:
+            if record.get(key) == value:
                 ours[key] = value
         elif key in shared and key in have and not mine:
             others[key] = have[key]
@@ -200,19 +200,23 @@ def decide_taint(taints, put, value=AGENT):
     return None
 
 
-def patch_of(node, wanted, put, keep=(), remove=False):
+def patch_of(node, wanted, put, keep=(), remove=False, only=None):
     """What the agent has to send for its Node: (patch or None, others as in decide()).
 
     wanted: labels, None to leave them as they are. put: see decide_taint(). keep: keys that are left alone. remove: take off all of ours.
+    only: the keys that are looked at, None for all; what the record says of others stays in it.
     Labels are merged by key at the server. Taints are one list that is replaced as a whole, so the patch names the version that was read.
     """
     metadata = node.get("metadata") or {}
     annotations, patch, others = metadata.get("annotations") or {}, {}, {}
     if wanted is not None or remove:
-        have = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in keep}
-        wanted = {} if remove else {key: value for key, value in wanted.items() if key not in keep}
-        changes, record, others = decide(have, read_record(annotations.get(RECORD)), wanted, SHARED, OWN)
-        text = write_record(record) or None
+        noted = read_record(annotations.get(RECORD))
+        beside = {key: value for key, value in noted.items() if only is not None and key not in only}
+        have, wanted, noted = (
+            {key: value for key, value in labels.items() if key not in keep and (only is None or key in only)}
+            for labels in (metadata.get("labels") or {}, {} if remove else wanted, noted))
+        changes, record, others = decide(have, noted, wanted, SHARED, OWN)
+        text = write_record(dict(beside, **record)) or None
         if changes:
             patch["metadata"] = {"labels": changes}
         if text != annotations.get(RECORD):

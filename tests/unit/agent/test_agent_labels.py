@@ -77,6 +77,17 @@ def test_a_slow_answer_or_a_restart_changes_nothing(world, facts, seconds):
     assert world.api.labels["npu.fleet/ready"] == "true"
 
 
+def test_while_nobody_tells_nothing_of_an_admins_becomes_ours(world):
+    world.go(10)
+    world.facts = "no answer"
+    world.api.labels["servertype"] = "soc"
+    world.go(60)
+    assert world.api.labels["npu.fleet/ready"] == "false" and "servertype=soc" not in world.api.annotations["npu.fleet/labels"]
+    world.facts = FACTS
+    world.go(60)
+    assert world.api.labels["servertype"] == "soc" and world.api.labels["npu.fleet/ready"] == "true"
+
+
 def test_a_taint_of_a_play_is_not_touched(world):
     world.api.taints = [SITE_TAINT]
     world.go(60)

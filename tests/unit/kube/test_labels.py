@@ -134,6 +134,9 @@ def test_links(families, products, chips, link):
     ({"a": "1"}, {"a": "1"}, {"a": "1"}, ({}, {"a": "1"}, {})),
     # It was there before we came: not ours.
     ({"a": "1"}, {}, {"a": "1"}, ({}, {}, {})),
+    # Nor is it where somebody else has made it right after us.
+    ({"a": "1"}, {"a": "2"}, {"a": "1"}, ({}, {}, {})),
+    ({"s": "1"}, {"s": "2"}, {"s": "1"}, ({}, {}, {})),
     # A wrong one is corrected, whoever wrote it.
     ({"a": "2"}, {}, {"a": "1"}, ({"a": "1"}, {"a": "1"}, {})),
     ({"a": "2"}, {"a": "1"}, {"a": "1"}, ({"a": "1"}, {"a": "1"}, {})),
@@ -196,6 +199,15 @@ def test_a_patch_is_a_function_of_the_state_and_the_second_one_is_none():
     patch, _others = _labels.patch_of(after, None, False, remove=True)
     assert applied(after, patch) == node({"rack": "r7", "accelerator-type": "module"}, {"a": "b"}, [FOREIGN])
     assert "resourceVersion" not in _labels.patch_of(have, wanted, None)[0]["metadata"]
+
+
+def test_other_keys_and_what_is_noted_of_them_stay_where_only_some_are_looked_at():
+    have = node({"a": "1", "servertype": "soc", "npu.fleet/family": "a2"}, {_labels.RECORD: "npu.fleet/family=a2,servertype=Ascend910B-20"})
+    patch, _others = _labels.patch_of(have, {"npu.fleet/ready": "false"}, None, only=("npu.fleet/ready",))
+    assert patch["metadata"]["labels"] == {"npu.fleet/ready": "false"}
+    assert applied(have, patch)["metadata"]["annotations"] == {
+        _labels.RECORD: "npu.fleet/family=a2,npu.fleet/ready=false,servertype=Ascend910B-20"}
+    assert _labels.patch_of(applied(have, patch), {"npu.fleet/ready": "false"}, None, only=("npu.fleet/ready",))[0] is None
 
 
 def test_keys_to_be_left_alone_are():

@@ -93,16 +93,15 @@ class Standing:
     def plan(self, node, now, keep):
         """(patch or None, labels of others) for the Node as it is."""
         have = (node.get("metadata") or {}).get("labels") or {}
-        labels, put = self.labels(now), None
+        labels, put, only = self.labels(now), None, None
         if self.since is None:
             put = False
         elif self.lasting(now) and (self.seen_npu or "npu.fleet/family" in have):  # a node without NPU needs no taint
             put = True
             if labels is None:
                 # Nobody tells, so nothing is known to have changed but that the node is not ready.
-                labels = {key: value for key, value in have.items() if key in dict(_labels.LABELS)}
-                labels[READY] = "false"
-        return _labels.patch_of(node, labels, put, keep)
+                labels, only = {READY: "false"}, (READY,)
+        return _labels.patch_of(node, labels, put, keep, only=only)
 
 
 class Writer:
