@@ -117,7 +117,7 @@ def test_what_an_id_was_given_out_as(claims, ids, case):
     given, chips, shares, held, before, after = case
     entries, made = offers(claims, *chips)
     for entry, value in zip(entries, given, strict=True):
-        entry.given = value
+        entry.given = value and claims.Given(*value)
     one = claims.Claims(ids)
 
     def barred(now):
@@ -138,7 +138,7 @@ def test_what_an_id_was_given_out_as(claims, ids, case):
 
 def test_reasons(claims, ids):
     entries, made = offers(claims, (0, 1), (1, 0), (2, 2))
-    entries[0].given, entries[1].given = (0, WHOLE), (1, WHOLE)
+    entries[0].given, entries[1].given = claims.Given(0, WHOLE), claims.Given(1, WHOLE)
     one = claims.Claims(ids)
     one.take({(P310, "Ascend310P-0"): "ns/training-7"}, 0, False)
     reasons = [one.judge(entries, made, 1, 0).get((P310, f"Ascend310P-{number}"), "") for number in range(3)]
@@ -147,18 +147,18 @@ def test_reasons(claims, ids):
         f"it was /dev/davinci0 and is /dev/davinci1 now, {restart}: delete pod ns/training-7, which has Ascend310P-0",
         f"it was /dev/davinci1 and is /dev/davinci0 now, {restart}: waiting for kubelet to tell that no pod has Ascend310P-1", "",
     ]
-    entries[1].given = (0, WHOLE)
+    entries[1].given = claims.Given(0, WHOLE)
     one.take({(P310, "Ascend310P-0"): "ns/training-7"}, 0, False)
     why = one.judge(entries, made, 1, 0)[P310, "Ascend310P-1"]
     assert why == ("kubelet may give its node /dev/davinci0 to a container of a pod that has Ascend310P-0: delete pod ns/training-7, "
                    "which has Ascend310P-0")
-    entries[1].given, entries[2].given = None, (2, SHARED)
+    entries[1].given, entries[2].given = None, claims.Given(2, SHARED)
     assert f"it was offered as {SHARED} before, and is {WHOLE} now" in one.judge(entries, made, 1, 0)[P310, "Ascend310P-2"]
 
 
 def test_a_kubelet_without_pod_resources_ends_the_wait_by_time(claims, ids):
     entries, made = offers(claims, (0, 0))
-    entries[0].given = (5, WHOLE)
+    entries[0].given = claims.Given(5, WHOLE)
     one = claims.Claims(ids)
     for asked, sure, barred in ((0, False, True), (60, True, False)):
         one.judge(entries, made, 1, 0)
@@ -174,13 +174,13 @@ def test_what_nobody_could_get_was_not_given_out(claims, ids):
         assert one.judge(entries, made, 1, 0) == {} and entries[0].given is None
     made[0] = made[0]._replace(chip=made[0].chip._replace(healthy=True))
     one.judge(entries, made, 1, 0)
-    assert entries[0].given == (2, WHOLE)
+    assert entries[0].given == claims.Given(2, WHOLE)
     # What is barred for another reason, perhaps because its form is not known, is not forgotten.
     made[0] = made[0]._replace(chip=made[0].chip._replace(barred="its slices are not known", phy_id=7))
     for now in (100, 110):
         one.take({}, now, True)
         one.judge(entries, made, 1, now)
-    assert entries[0].given == (2, WHOLE)
+    assert entries[0].given == claims.Given(2, WHOLE)
 
 
 # --- the node

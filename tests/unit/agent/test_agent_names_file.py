@@ -47,6 +47,7 @@ GOOD = {"vdie": "a", "serial": None, "device_id": 0, "pci_address": None, "phy_i
     json.dumps({"schema": 1, "names": {"Ascend910-0": {**GOOD, "vdie": 5}}}).encode(), b" " * (2 << 20), b"[" * 100000,
     json.dumps({"schema": 1, "names": {"Ascend910-0": {**GOOD, "given": [0, "x"]}}}).encode(),
     json.dumps({"schema": 1, "names": {"Ascend910-0": {**GOOD, "slices": [100]}}}).encode(),
+    json.dumps({"schema": 1, "names": {"Ascend910-0": {**GOOD, "given": {"phy_id": 0, "form": "x", "places": [1]}}}}).encode(),
 ])
 def test_a_broken_file_is_neither_trusted_nor_lost(names, tmp_path, content):
     path(tmp_path).parent.mkdir()
@@ -138,16 +139,18 @@ def test_more_keys_are_of_an_agent_that_knows_more(names, tmp_path):
 
 
 def test_what_kubelet_was_told_is_kept_with_the_name(names, tmp_path):
+    from npu_agent.names_file import Given
+
     table = names()
     given(table, chip(0, "a"), chip(1, "b"))
-    table.entries[0].given = (0, "whole x")
+    table.entries[0].given = told = Given(0, "whole x", ("/dev/a", "h:1"))
     table.entries[1].slices = [{"vdev_id": 100, "template": "vir02"}, {"vdev_id": 101, "template": None}]
     given(table, chip(0, "a"), chip(1, "b"))
     later = names()
-    assert [(entry.given, entry.slices) for entry in later.entries] == [((0, "whole x"), None), (None, table.entries[1].slices)]
+    assert [(entry.given, entry.slices) for entry in later.entries] == [(told, None), (None, table.entries[1].slices)]
     # A name that another chip takes over is still the one that pods know.
     (first, second) = later.assign([chip(0, "new"), chip(1, "b")], True)
-    assert (first.name, first.given, first.slices) == ("Ascend910-0", (0, "whole x"), None) and second.slices
+    assert (first.name, first.given, first.slices) == ("Ascend910-0", told, None) and second.slices
 
 
 def test_reading_changes_nothing(names, tmp_path):
@@ -175,20 +178,22 @@ def test_of_two_agents_one_writes(names, tmp_path):
 
 
 def test_one_that_stands_by_leaves_the_names_to_the_other(names, tmp_path):
+    from npu_agent.names_file import Given
+
     first, second = names(), names(beside=True)
     given(first, chip(0, "a"))
     key = first.entries[0].key
     first.stand_by(True)
     given(second, chip(0, "a"), chip(1, "new"))
     given(second, chip(0, "a"), chip(1, "new"))
-    second.entries[0].given = (7, "whole x")
+    second.entries[0].given = Given(7, "whole x")
     given(second, chip(0, "a"), chip(1, "new"))
     given(first, chip(3, "b"))
     assert sorted(json.loads(path(tmp_path).read_text())["names"]) == ["Ascend910-0", "Ascend910-1"]
     second.close()
     first.stand_by(False)
     assert given(first, chip(0, "a"), chip(3, "b")) == [0, 3]
-    assert first.entries[0].given == (7, "whole x") and first.entries[0].key == key  # the same chip, so its health is remembered
+    assert first.entries[0].given == Given(7, "whole x") and first.entries[0].key == key  # the same chip, so its health is remembered
     assert sorted(json.loads(path(tmp_path).read_text())["names"]) == ["Ascend910-0", "Ascend910-1", "Ascend910-3"]
 
 

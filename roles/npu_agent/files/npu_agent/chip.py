@@ -30,3 +30,4 @@ class Chip(NamedTuple):
     gone: bool = False  # it was there once; its number may be another chip's by now
     logic_id: Optional[int] = None  # its place in the driver's own order
     barred: str = ""  # why nobody may get it, whatever kubelet asks for; it is not healthy then
+    places: tuple = ()  # what containers get of it, where that is not told by phy_id: device nodes as they see them, an address

@@ -20,7 +20,7 @@ from .names_file import KNOWN, NamesFile, render
 class Identity:
     """One chip: its name, what is known of it, and a key that no other chip has while this process lives.
 
-    given: (physical id, form) under which its name was given to pods last, None: never, or no pod has it. slices: those that the driver
+    given: names_file.Given, as which its name was given to pods last, None: never, or no pod has it. slices: those that the driver
     told last, None: it never did.
     """
 

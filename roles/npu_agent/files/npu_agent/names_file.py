@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import threading
+from collections import namedtuple
 
 from .files import replace, sweep
 from .log import Once
@@ -23,6 +24,11 @@ CLOSE_SECONDS = 0.5
 KNOWN = ("vdie", "serial", "device_id", "pci_address", "phy_id")
 NUMBERS = ("device_id", "phy_id")
 NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,63}-(0|[1-9][0-9]{0,5})")
+
+
+# What the id of a chip was given to pods as: its physical id (-1: that plays no part), the form with its resource, and what else of the
+# node containers got with it, as they see it: device nodes, an address.
+Given = namedtuple("Given", "phy_id form places", defaults=((),))
 
 
 class Newer(Exception):
@@ -162,7 +168,7 @@ def render(entries):
     for name, known, given, slices in sorted(entries, key=lambda entry: entry[0]):
         names[name] = dict(known)
         if given is not None:
-            names[name]["given"] = dict(zip(("phy_id", "form"), given))
+            names[name]["given"] = {"phy_id": given.phy_id, "form": given.form, **({"places": list(given.places)} if given.places else {})}
         if slices is not None:
             names[name]["slices"] = [[one["vdev_id"], one["template"]] for one in slices]
     return json.dumps({"schema": SCHEMA, "names": names}, indent=1) + "\n"
@@ -197,7 +203,10 @@ def parse_given(name, given):
         return None
     if not isinstance(given, dict) or not is_number(given.get("phy_id")) or not isinstance(given.get("form"), str):
         raise ValueError(f"given of {name} is {str(given)[:40]!r}")
-    return given["phy_id"], given["form"]
+    places = given.get("places", [])
+    if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
+        raise ValueError(f"places of {name} are {str(places)[:40]!r}")
+    return Given(given["phy_id"], given["form"], tuple(places))
 
 
 def parse_slices(name, slices):

@@ -36,7 +36,7 @@ class Node:
         self.seen = {}  # name: Seen, of all chips since the start but those that lost their name
         self.short, self.short_at = {}, None  # {NUMA node: text} of those that are short of memory, and when that was looked at
         self.chosen = None  # the resource of the family that has `resource_name`: the only kind that there was at first
-        self.claims = Claims(self.backend.ids(settings))
+        self.claims = Claims(self.backend.ids(settings), self.backend.distinct)
         self.forms: dict = {}  # {name of a chip: ["id of resource"]}: how it is offered now
         self.warned: set = set()  # families whose shares were spoken about
 
@@ -126,7 +126,7 @@ class Node:
             chip = Chip(
                 identity.name, record["phy_id"], record["family"], record.get("pci_address"), record.get("numa_node"),
                 record.get("card_id"), record.get("device_node"), None, verdict.healthy, verdict.reason, verdict.rank,
-                tuple(verdict.degraded), gone, record.get("logic_id"), record.get("node_trouble") or "",
+                tuple(verdict.degraded), gone, record.get("logic_id"), record.get("node_trouble") or "", tuple(record.get("places") or ()),
             )
             if record["family"] not in resources:
                 continue

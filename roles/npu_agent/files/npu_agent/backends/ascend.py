@@ -37,6 +37,7 @@ class Ascend(Backend):
     )
     uevents = signals.MATTERS
     cdi = True
+    distinct = True
 
     def looker(self, settings, watch=None, **more):
         from ..look import Looker  # noqa: PLC0415  it takes this module's base

@@ -16,6 +16,7 @@ from typing import Any
 #   natural   its id where no other one has it: "mlu-0"; None: the lowest number that is free behind the prefix
 #   prefix    of its ids: "mlu-"
 #   resource  the extended resource that it is offered under
+#   places    what containers get of it, as they see it: device nodes, an address. Needed where there is no phy_id
 #   unfit     why it may not take work, of what is the device's own fault and counts as one more time out of service
 KEYS = (
     "phy_id", "logic_id", "card_id", "device_id", "name", "family", "pci_address", "numa_node", "serial", "vdie", "aicore_count",
@@ -44,6 +45,7 @@ class Backend:
     facts: tuple = ()  # (key of a record, words) of what `discover` tells where it is not known
     uevents: Any = None  # pattern of the kernel's events that make a look due, of bytes; None: none
     cdi = False  # whether there is a CDI specification
+    distinct = False  # whether its ids are such as no other plugin has
 
     def looker(self, settings, watch=None, **more):
         """Who looks: an object with look() -> Sight, wait(seconds), close(), and the attributes of Looker below."""

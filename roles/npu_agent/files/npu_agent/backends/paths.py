@@ -100,6 +100,7 @@ def look(settings, clock, once):
             family=prefix[:-1], name=os.path.basename(path), numa_node=numa_node(path, settings), vdie=in_container(path, settings),
             device_node=path, device_node_present=os.path.lexists(path), node_trouble=trouble(path, entry, settings) or same.get(path, ""),
             unfit=unopened(path, entry), asked_at=asked, natural=natural, prefix=prefix, resource=entry["resource"],
+            places=[in_container(path, settings)],
         ))
     return Sight(bool(chips or unseen), chips, problems, not unseen)
 

@@ -158,7 +158,8 @@ class Observer(Looker):
         return record(
             family=entry["resource"].partition("/")[2], name=entry["name"], vdie=entry["name"], pci_address=entry["address"],
             unfit=f"{entry['address']}: {why}" if why else None, node_trouble=lacking(entry, settings), asked_at=told[0] if told else now,
-            natural=endpoint_id(entry["name"]), prefix=prefix_of(entry), resource=entry["resource"], **known,
+            natural=endpoint_id(entry["name"]), prefix=prefix_of(entry), resource=entry["resource"],
+            places=[entry["address"], *entry["nodes"]], **known,
         )
 
     def close(self):

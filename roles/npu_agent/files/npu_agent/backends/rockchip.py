@@ -29,6 +29,7 @@ DRI, ACCEL = re.compile(r"(?:card|renderD)[0-9]+\Z"), re.compile(r"accel[0-9]+\Z
 class Rockchip(Backend):
     name = "rockchip"
     facts = (("driver_bound", "driver"), ("driver_version", "driver version"), ("cores", "cores"), ("telemetry", "load and temperature"))
+    distinct = True
     uevents = re.compile(rb"\0(?:DRIVER=(?:RKNPU|rocket)|DEVNAME=(?:rknpu|dri/(?:card|renderD)[0-9]+|accel/accel[0-9]+))\0")
 
     def looker(self, settings, watch=None, **more):
@@ -87,6 +88,7 @@ def look(settings, clock):
 def chip_of(one, number, settings, asked):
     """The record of one NPU. `pci_address` is its address on the board's own bus."""
     prefix = f"npu-{one['soc']}-"
+    every = one["device_nodes"] + one["missing_nodes"]
     good = one["device_nodes"] if not one["problems"] else []
     # Of a DRM device the render node: who opens a card first becomes its master.
     why = nodes.refusal(good[-1]) if good else ""
@@ -97,6 +99,7 @@ def chip_of(one, number, settings, asked):
         device_node_present=not one["missing_nodes"] if one["driver_bound"] else None, node_trouble="; ".join(one["problems"]), unfit=unfit,
         asked_at=asked, telemetry=telemetry(settings), natural=f"{prefix}{number}", prefix=prefix,
         resource=RESOURCES.get(one["stack"], RESOURCE),
+        places=sorted(in_container(path, settings) for path in every),
         stack=one["stack"], driver_version=one["driver_version"], cores=one["cores"], device_nodes=one["device_nodes"],
     )
 
