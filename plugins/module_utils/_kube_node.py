@@ -100,7 +100,8 @@ def annotations(given, with_values):
 
 
 def taints(given, with_values):
-    """Return taints as a list of key, value, effect, gone. To put one on, its effect is needed; to take off, None stands for every one."""
+    """Return taints as a list of key, value, effect, gone, replace. To put one on, its effect is needed; to take off, None stands for
+    every one."""
     result = {}
     for item in given or []:
         key, effect, value = item["key"], item.get("effect"), item.get("value")
@@ -117,24 +118,26 @@ def taints(given, with_values):
         if not gone and (key, effect, None) in result:
             raise FleetError("The taint '%s' is given twice with effect %s; a Node has one value for both together." % (key, effect),
                              code="invalid_taint", object=key)
-        whole = {"key": key, "value": value if gone else value or "", "effect": effect, "gone": gone}
+        whole = {"key": key, "value": value if gone else value or "", "effect": effect, "gone": gone,
+                 "replace": item.get("replace") is not False}
         result[(key, effect, (value or "any") if gone else None)] = whole
     return list(result.values())
 
 
 def wanted(params):
-    """Return what the user owns, checked: {"state", "labels", "annotations", "taints", "record", "only_missing", "unless"}."""
+    """Return what the user owns, checked: {"state", "labels", "annotations", "taints", "record", "only_missing", "keep", "unless"}."""
     with_values = params["state"] == "present"
-    record = params.get("record")
+    record, keep = params.get("record"), list(params.get("keep") or [])
     if record:
         _check_key("annotation", record)
     return {
         "state": params["state"],
-        "labels": labels(params.get("labels"), with_values),
+        "labels": {key: value for key, value in labels(params.get("labels"), with_values).items() if key not in keep},
         "annotations": annotations(params.get("annotations"), with_values),
         "taints": taints(params.get("taints"), with_values),
         "record": record,
         "only_missing": list(params.get("only_missing") or []),
+        "keep": keep,
         "unless": labels(params.get("unless_labels"), True),
     }
 
@@ -157,8 +160,9 @@ def _wish(taint, want):
 
 
 def _noted(node, want):
-    """Return the labels that the record on the Node names."""
-    return _labels.read_record(_meta(node, "annotations").get(want["record"])) if want["record"] else {}
+    """Return the labels that the record on the Node names; those to be left alone are in it no more."""
+    noted = _labels.read_record(_meta(node, "annotations").get(want["record"])) if want["record"] else {}
+    return {key: value for key, value in noted.items() if key not in want["keep"]}
 
 
 def view(node, want, noted=()):
@@ -205,10 +209,18 @@ def _taint(item):
     return {key: item[key] for key in ("key", "value", "effect")}
 
 
+def _taints_after(node, want):
+    """Return ours as they should be. One that must not be replaced has the value that the Node has."""
+    have = {(taint.get("key"), taint.get("effect")): taint.get("value") or "" for taint in _taints_of(node)}
+    ours = [_taint(item) if item["replace"] else dict(_taint(item), value=have.get((item["key"], item["effect"]), item["value"]))
+            for item in want["taints"] if not item["gone"]]
+    return sorted(ours, key=lambda taint: (taint["key"], taint["effect"]))
+
+
 def _new_taints(node, want):
     """Return the whole list: others' taints exactly as they are and where they are (timeAdded too), ours after them."""
     keep = []
-    missing = {(item["key"], item["effect"]): _taint(item) for item in want["taints"] if not item["gone"]}
+    missing = {(taint["key"], taint["effect"]): taint for taint in _taints_after(node, want)}
     for taint in _taints_of(node):
         if _wish(taint, want) is None:
             keep.append(taint)
@@ -235,7 +247,7 @@ def plan(node, want):
     after = {
         "labels": after_labels,
         "annotations": _annotations_after(before["annotations"], want, record),
-        "taints": sorted((_taint(item) for item in want["taints"] if not item["gone"]), key=lambda taint: (taint["key"], taint["effect"])),
+        "taints": _taints_after(node, want),
     }
     patch = {}
     for what in ("labels", "annotations"):

@@ -79,6 +79,12 @@ options:
           - Of this taint alone, so that labels can be put on and a taint taken off in one change. Without it that of O(state).
         type: str
         choices: [present, absent]
+      replace:
+        description:
+          - If a taint with the same key and effect and another value gets this value. With V(false) it stays as it is, so that a taint of
+            another writer counts as well as ours.
+        type: bool
+        default: true
   record:
     description:
       - Key of an annotation in which the module notes the labels that it has written, with their values.
@@ -90,6 +96,12 @@ options:
     description:
       - Keys of O(labels) that are written only where the Node does not have them, or has what O(record) says that was written before.
         Values of others stay, see RV(kept).
+    type: list
+    elements: str
+    default: []
+  keep:
+    description:
+      - Keys of labels that are left alone, whatever O(labels) and O(record) say of them.
     type: list
     elements: str
     default: []
@@ -300,10 +312,12 @@ def argument_spec():
                 "value": {"type": "str"},
                 "effect": {"type": "str", "choices": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
                 "state": {"type": "str", "choices": ["present", "absent"]},
+                "replace": {"type": "bool", "default": True},
             },
         },
         "record": {"type": "str"},
         "only_missing": {"type": "list", "elements": "str", "default": []},
+        "keep": {"type": "list", "elements": "str", "default": []},
         "unless_labels": {"type": "dict"},
         "missing": {"type": "str", "choices": ["fail", "ignore"], "default": "fail"},
         "kubeconfig": {"type": "path"},

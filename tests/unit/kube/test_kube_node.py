@@ -68,6 +68,21 @@ AGENT = {**SITE, "value": "agent"}
     ({"labels": {"b": "2"}, "annotations": {"r": "b=2"}}, {"labels": {"b": "2"}, "record": "r"}, None),
     ({"labels": {"a": "1", "b": "2", "c": "3"}, "annotations": {"r": "b=2"}}, {"state": "absent", "labels": {"c": None}, "record": "r"},
      {"metadata": {"labels": {"b": None, "c": None}, "annotations": {"r": None}}}),
+    # Keys to be left alone, though they were noted.
+    ({"labels": {"a": "1", "b": "2"}, "annotations": {"r": "a=1,b=2"}}, {"labels": {"b": "2"}, "record": "r", "keep": ["a"]},
+     {"metadata": {"annotations": {"r": "b=2"}}}),
+    ({"labels": {"a": "1"}}, {"labels": {"a": "2"}, "keep": ["a"], "record": "r"}, None),
+    ({"labels": {"a": "1", "b": "2"}, "annotations": {"r": "a=1,b=2"}},
+     {"state": "absent", "labels": {"a": None}, "record": "r", "keep": ["a"]},
+     {"metadata": {"labels": {"b": None}, "annotations": {"r": None}}}),
+    # A taint of another writer that counts as well as ours.
+    ({"taints": [AGENT, FOREIGN]}, {"taints": [{**SITE, "replace": False}]}, None),
+    ({"taints": [FOREIGN]}, {"taints": [{**SITE, "replace": False}]},
+     {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [FOREIGN, SITE]}}),
+    ({"taints": [{**AGENT, "effect": "NoExecute"}]}, {"taints": [{**SITE, "replace": False}]},
+     {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [{**AGENT, "effect": "NoExecute"}, SITE]}}),
+    ({"taints": [AGENT, FOREIGN]}, {"taints": [{**SITE, "replace": False}, OURS]},
+     {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [AGENT, FOREIGN, OURS]}}),
     # What others have set.
     ({"labels": {"a": "9"}}, {"labels": {"a": "1", "b": "2"}, "only_missing": ["a", "b"]}, {"metadata": {"labels": {"b": "2"}}}),
     # A Node that needs nothing.
