@@ -102,14 +102,14 @@ def test_no_driver_is_told_as_such(board):
 
 
 def test_the_card_is_not_opened(board, monkeypatch):
-    """Who opens a DRM card first becomes its master; the render node has none."""
-    from npu_agent import nodes
+    """Who opens a DRM card first becomes its master; the render node has none. Nothing is opened here, but by a process of its own."""
+    from npu_agent.opener import Opener
 
-    bench, opened, real = board(soc="rk3588"), [], os.open
-    monkeypatch.setattr(nodes.os, "open", lambda path, *more: opened.append(str(path)) or real(path, *more))
-    bench.look()
-    devices = [path for path in opened if path.startswith(f"{bench.dev}/")]
-    assert devices == [f"{bench.dev}/dri/renderD129"]
+    bench, tried, opened, real = board(soc="rk3588"), [], [], os.open
+    monkeypatch.setattr(Opener, "refusals", lambda _self, paths: dict.fromkeys(map(str, tried.extend(paths) or tried), ""))
+    monkeypatch.setattr(os, "open", lambda path, *more: opened.append(str(path)) or real(path, *more))
+    assert bench.look().chips
+    assert tried == [f"{bench.dev}/dri/renderD129"] and not [path for path in opened if path.startswith(f"{bench.dev}/")]
 
 
 def test_nodes_are_those_of_now(board):

@@ -5,7 +5,6 @@ A runtime gives a container what stands at the path. A link to another chip's no
 containers the same chip; a plain file keeps the container from starting for ever.
 """
 
-import errno
 import glob
 import os
 import stat
@@ -54,17 +53,6 @@ def same_device(paths):
 def matching(pattern):
     """What there is of a path or a pattern, links included, sorted."""
     return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern] if os.path.lexists(pattern) else []
-
-
-def refusal(path):
-    """Why the kernel does not open a device node, "" where it does, or where we cannot try. Nothing is read or written."""
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        # Gone meanwhile: the next look tells that better.
-        unknown = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOENT)
-        return "" if error.errno in unknown else error.strerror or str(error)
-    return ""
 
 
 def slice_nodes(dev_root):

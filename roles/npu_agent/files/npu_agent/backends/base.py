@@ -97,9 +97,10 @@ class Keeper:
 class Looker:
     """Looks by calling see(clock) -> Sight, for backends whose devices are looked at without waiting."""
 
-    def __init__(self, see, settings, watch=None, *, signals=None, tell=None, meanwhile=lambda: None, clock=time.monotonic):
+    def __init__(self, see, settings, watch=None, *, signals=None, tell=None, meanwhile=lambda: None, clock=time.monotonic,
+                 over=lambda: None):
         self.see, self.settings, self.watch, self.signals, self.clock = see, settings, watch, signals, clock
-        self.tell, self.halt = tell, meanwhile
+        self.tell, self.halt, self.over = tell, meanwhile, over
         self.driver, self.captives = None, []  # of a driver that is asked, see look.Looker
         self.news, self.changes = False, 0
         self.once: dict = {}  # {vdie or address: record} of what was seen once
@@ -116,7 +117,7 @@ class Looker:
         self.news = self.news or (self.signals is not None and self.signals.count != self.changes)
 
     def close(self):
-        pass
+        self.over()
 
 
 def record(**values):

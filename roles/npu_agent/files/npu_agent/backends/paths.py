@@ -18,6 +18,7 @@ import os
 import re
 
 from .. import nodes
+from ..opener import Opener
 from .base import Backend, Looker, Refused, Sight, blind, in_container, merged, on_host, pattern, record
 from .declared import NUMBER, prefix_of
 
@@ -32,7 +33,8 @@ class Paths(Backend):
 
     def looker(self, settings, watch=None, **more):
         once: dict = {}  # {path: entry} of what was there since the start: a node that is lost stays in the capacity
-        return Looker(lambda clock: look(settings, clock, once), settings, watch, **more)
+        opener = Opener(settings)
+        return Looker(lambda clock: look(settings, clock, once, opener.refusals), settings, watch, over=opener.close, **more)
 
     def places(self, settings):
         """/dev, and each folder on the way to a path that no pattern stands in the way of."""
@@ -78,7 +80,7 @@ def names_that_matter(folder, settings):
     return re.compile("|".join(sorted(re.escape(first) for first in firsts)))
 
 
-def look(settings, clock, once):
+def look(settings, clock, once, refusals):
     asked, unseen = clock(), blind(settings)
     problems = list(unseen)
     seen = [] if unseen else [(path, entry) for entry in settings.devices for path in found(entry, settings)]
@@ -89,6 +91,7 @@ def look(settings, clock, once):
         else:
             problems.append(f"{path} is left out: it is no device node, and a pattern of `devices` matches it")
     same, chips = nodes.same_device(once), []
+    refused = refusals([path for path, entry in once.items() if entry["open"] and nodes.number_of(path) is not None])
     taken: dict = {}  # natural id: path
     for path, entry in sorted(once.items(), key=lambda item: order(item[0])):
         prefix, number = prefix_of(entry["resource"]), number_of(path) or "0"
@@ -99,7 +102,7 @@ def look(settings, clock, once):
         chips.append(record(
             family=prefix[:-1], name=os.path.basename(path), numa_node=numa_node(path, settings), vdie=in_container(path, settings),
             device_node=path, device_node_present=os.path.lexists(path), node_trouble=trouble(path, entry, settings) or same.get(path, ""),
-            unfit=unopened(path, entry), asked_at=asked, natural=natural, prefix=prefix, resource=entry["resource"],
+            unfit=unopened(path, refused.get(path)), asked_at=asked, natural=natural, prefix=prefix, resource=entry["resource"],
             places=[in_container(path, settings)],
         ))
     return Sight(bool(chips or unseen), chips, problems, not unseen)
@@ -129,8 +132,7 @@ def trouble(path, entry, settings):
     return f"there is no device node {lacking[0]}, which `with` names" if lacking else ""
 
 
-def unopened(path, entry):
-    why = nodes.refusal(path) if entry["open"] and nodes.number_of(path) is not None else ""
+def unopened(path, why):
     return f"{path} cannot be opened: {why}; see `dmesg`" if why else None
 
 

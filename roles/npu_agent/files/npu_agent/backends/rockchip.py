@@ -15,6 +15,7 @@ import re
 
 from .. import nodes
 from .._hardware import _rknpu
+from ..opener import Opener
 from .base import Backend, Looker, Refused, Sight, blind, in_container, merged, on_host, pattern, record
 
 RESOURCES = {_rknpu.ROCKET: "rockchip.com/rocket"}
@@ -33,7 +34,8 @@ class Rockchip(Backend):
     uevents = re.compile(rb"\0(?:DRIVER=(?:RKNPU|rocket)|DEVNAME=(?:rknpu|dri/(?:card|renderD)[0-9]+|accel/accel[0-9]+))\0")
 
     def looker(self, settings, watch=None, **more):
-        return Looker(lambda clock: look(settings, clock), settings, watch, **more)
+        opener = Opener(settings)
+        return Looker(lambda clock: look(settings, clock, opener.refusals), settings, watch, over=opener.close, **more)
 
     def places(self, settings):
         return [(settings.dev_root, WANTED), (f"{settings.dev_root}/dri", DRI), (f"{settings.dev_root}/accel", ACCEL)]
@@ -74,25 +76,29 @@ def extras(settings):
     return [path for path in found if not nodes.trouble(path)]
 
 
-def look(settings, clock):
+def look(settings, clock, refusals):
     asked = clock()
     found = _rknpu.find(settings.sysfs_root, settings.dev_root, settings.proc_root)
     unseen = [] if found else blind(settings)
     chips, counts = [], {}
+    # Of a DRM device the render node: who opens a card first becomes its master.
+    tried = {one["address"]: one["device_nodes"][-1] for one in found if one["device_nodes"] and not one["problems"]}
+    refused = refusals(tried.values())
     for one in found:
         number = counts[one["soc"]] = counts.get(one["soc"], -1) + 1
-        chips.append(chip_of(one, number, settings, asked))
+        node = tried.get(one["address"])
+        chips.append(chip_of(one, number, settings, asked, broken(node, refused[node]) if node else None))
     return Sight(bool(found or unseen), chips, unseen, not unseen)
 
 
-def chip_of(one, number, settings, asked):
+def broken(node, why):
+    return f"its driver is broken: {node} cannot be opened: {why}; see `dmesg | grep -i -e rknpu -e rocket`" if why else None
+
+
+def chip_of(one, number, settings, asked, unfit):
     """The record of one NPU. `pci_address` is its address on the board's own bus."""
     prefix = f"npu-{one['soc']}-"
     every = one["device_nodes"] + one["missing_nodes"]
-    good = one["device_nodes"] if not one["problems"] else []
-    # Of a DRM device the render node: who opens a card first becomes its master.
-    why = nodes.refusal(good[-1]) if good else ""
-    unfit = f"its driver is broken: {good[-1]} cannot be opened: {why}; see `dmesg | grep -i -e rknpu -e rocket`" if why else None
     return record(
         name=one["soc"].upper(), family=one["soc"], pci_address=one["address"], serial=serial_of(settings), aicore_count=one["cores"],
         driver_bound=one["driver_bound"], device_node=next(iter(one["missing_nodes"] + one["device_nodes"]), None),
