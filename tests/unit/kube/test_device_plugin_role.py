@@ -43,7 +43,7 @@ def methods(api):
 
 @pytest.mark.long
 def test_the_class_is_made_once(api, kubeconfig, tmp_path):
-    without = [only(file, kubeconfig, **none) for file in ("main.yml", "remove.yml")
+    without = [only(file, kubeconfig, **none) for file in ("main.yml", "remove_class.yml")
                for none in ({"npu_device_plugin_kubeconfig": ""}, {"npu_device_plugin_runtime_class": ""})]
     done = playbook(tmp_path, [*without, only("main.yml", kubeconfig), only("main.yml", kubeconfig, serial=[1, 2])])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,10 +64,10 @@ def test_boards_alone_get_no_class_and_a_server_among_them_does(api, kubeconfig,
 def test_removal_waits_for_other_nodes(api, kubeconfig, tmp_path):
     api.runtime_classes.create({"metadata": {"name": "ascend", "labels": OURS}, "handler": "ascend"})
     api.add_node("other", labels={"npu.fleet/family": "a2"})
-    done = playbook(tmp_path, [only("remove.yml", kubeconfig)])
+    done = playbook(tmp_path, [only("remove_class.yml", kubeconfig)])
     assert done.returncode == 0 and "serves other nodes" in done.stdout and set(methods(api)) == {"GET"}
     api.store.delete("other")
-    done = playbook(tmp_path, [only("remove.yml", kubeconfig)] * 2)
+    done = playbook(tmp_path, [only("remove_class.yml", kubeconfig)] * 2)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [method for method in methods(api) if method != "GET"] == ["DELETE"] and not api.runtime_classes.has("ascend")
 
