@@ -55,8 +55,18 @@ def find(sysfs_root="/sys", dev_root="/dev", proc_root="/proc"):
             "driver_bound": driver in DRIVERS, "device": device,
         }
         (rocket if one["stack"] == ROCKET else vendor).append(one)
-    found = [with_nodes(one, sysfs_root, dev_root, proc_root) for one in vendor]
+    found = one_for_each_node([with_nodes(one, sysfs_root, dev_root, proc_root) for one in vendor])
     return found + ([with_cores(rocket, sysfs_root, dev_root)] if rocket else [])
+
+
+def one_for_each_node(found):
+    """The build with /dev/rknpu has that one node for all it drives: two NPUs with the same nodes are one that can be given."""
+    kept = {}
+    for one in found:
+        nodes = tuple(one["device_nodes"] + one["missing_nodes"]) or (one["address"],)
+        if nodes not in kept or (one["driver_bound"] and not kept[nodes]["driver_bound"]):
+            kept[nodes] = one
+    return list(kept.values())
 
 
 def with_nodes(one, sysfs_root, dev_root, proc_root):
@@ -68,9 +78,9 @@ def with_nodes(one, sysfs_root, dev_root, proc_root):
     misc = os.path.join(dev_root, "rknpu")
     if not wanted and (os.path.exists(os.path.join(sysfs_root, "class/misc/rknpu")) or is_device(misc)):
         one["stack"], wanted = MISC, [misc]
-    version, trouble = driver_version(sysfs_root, proc_root) if one["driver_bound"] else (None, "")
-    one.update(driver_version=version, cores=SOCS[one["soc"]]["cores"] if one["soc"] in SOCS else None)
-    return judged(one, wanted, [trouble] if trouble else [])
+    one.update(driver_version=driver_version(sysfs_root, proc_root) if one["driver_bound"] else None,
+               cores=SOCS[one["soc"]]["cores"] if one["soc"] in SOCS else None)
+    return judged(one, wanted, misc)
 
 
 def with_cores(cores, sysfs_root, dev_root):
@@ -86,17 +96,20 @@ def with_cores(cores, sysfs_root, dev_root):
     one = dict((bound or cores)[0])
     del one["device"]
     one.update(driver_version=None, cores=len(bound) or None)
-    return judged(one, wanted, [])
+    return judged(one, wanted, os.path.join(dev_root, "rknpu"))
 
 
-def judged(one, wanted, problems):
-    """The NPU with its nodes, and what is wrong."""
+def judged(one, wanted, misc):
+    """The NPU with its nodes, and what is wrong. ``misc``: where the other build of the vendor's driver has its node."""
     where = "the NPU {0}".format(one["address"])
+    problems = []
     if not one["driver_bound"]:
         problems = ["{0} has no driver: the kernel has none for it, or it failed; see `dmesg | grep -i -e rknpu -e rocket`".format(where)]
     elif not wanted:
-        problems = problems + ["{0} has a driver, but no device node; see `dmesg | grep -i -e rknpu -e rocket`".format(where)]
-    problems = problems + [text for text in map(node_trouble, wanted) if text]
+        problems = ["{0} has a driver, but no device node; see `dmesg | grep -i -e rknpu -e rocket`".format(where)]
+    # A link of that name beside other nodes misleads the vendor's runtime, see node_trouble().
+    others = [misc] if os.path.islink(misc) and misc not in wanted else []
+    problems = problems + [text for text in map(node_trouble, wanted + others) if text]
     one.update(device_nodes=[path for path in wanted if os.path.lexists(path)], problems=problems, numa_node=None,
                missing_nodes=[path for path in wanted if not os.path.lexists(path)])
     return one
@@ -167,22 +180,16 @@ def soc_of(tree, names):
 
 
 def driver_version(sysfs_root, proc_root):
-    """(version or None, why it should be known and is not)."""
-    for path in [os.path.join(folder, "version") for folder in folders(sysfs_root, proc_root)]:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                match = VERSION.search(stream.read(4096))
-        except OSError as error:
-            # EACCES and EPERM: debugfs is root's, and a kernel that is locked down gives it to nobody.
-            if isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError)):
-                continue
-            return None, "the NPU driver does not tell its version: {0}: {1}".format(path, error.strerror)
+    """The version that the driver tells, in the first file that has one; None where nobody tells: that harms no container.
+
+    debugfs is root's, and a kernel that is locked down gives it to nobody. Some forks have the names of their macros there, not the
+    numbers (their source).
+    """
+    for folder in folders(sysfs_root, proc_root) + [os.path.join(sysfs_root, "module/rknpu")]:
+        match = VERSION.search((read(os.path.join(folder, "version")) or "")[:4096])
         if match:
-            return match.group(1), ""
-        return None, "the NPU driver does not tell its version: {0} has none".format(path)
-    # Some forks have the names of their macros there, not the numbers (their source).
-    match = VERSION.match((read(os.path.join(sysfs_root, "module/rknpu/version")) or "").strip())
-    return (match.group(1), "") if match else (None, "")
+            return match.group(1)
+    return None
 
 
 def folders(sysfs_root, proc_root):

@@ -111,8 +111,14 @@ def test_built_in_and_version_from_either_place(board):
     board.write(board.proc / "rknpu/version", "RKNPU driver: v0.9.8\n")
     assert board.find()[0]["driver_version"] == "0.9.8"
     assert board.find()[0]["problems"] == []
+    # A file that says nothing, or cannot be read, is passed over; and nothing is wrong with an NPU whose driver does not tell.
     board.write(board.proc / "rknpu/version", "\n")
-    assert board.find()[0]["problems"] == [f"the NPU driver does not tell its version: {board.proc}/rknpu/version has none"]
+    assert board.find()[0]["driver_version"] == "0.9.6"
+    (board.sysfs / "kernel/debug/rknpu/version").unlink()
+    (board.sysfs / "kernel/debug/rknpu/version").mkdir()
+    assert board.find()[0]["driver_version"] == "0.9.3"
+    (board.sysfs / "module/rknpu/version").unlink()
+    assert (board.find()[0]["driver_version"], board.find()[0]["problems"]) == (None, [])
 
 
 def test_misc_build(board):
@@ -130,15 +136,47 @@ def test_misc_build(board):
 
 
 def test_a_link_is_no_node(board):
-    """A link /dev/rknpu on a DRM build is not looked at; one in place of a node is told."""
+    """Nor is it one beside a node: the vendor's runtime would take it for the node of the other build."""
     drm(board)
+    assert board.find()[0]["problems"] == []
     os.symlink("dri/renderD129", board.dev / "rknpu")
     (found,) = board.find()
     assert [os.path.basename(path) for path in found["device_nodes"]] == ["card1", "renderD129"]
-    assert found["problems"] == []
+    assert found["problems"] == [f"{board.dev}/rknpu is a symbolic link, no device node: remove it"]
+    (board.dev / "rknpu").unlink()
     (board.dev / "dri/card1").unlink()
     os.symlink("renderD129", board.dev / "dri/card1")
     assert board.find()[0]["problems"] == [f"{board.dev}/dri/card1 is a symbolic link, no device node: remove it"]
+
+
+@pytest.mark.parametrize("stack", ["rknpu-misc", "rocket"])
+def test_a_link_is_a_problem_in_every_stack(board, stack):
+    if stack == "rocket":
+        board.device("fdab0000.npu", "rockchip,rk3588-rknn-core", "rocket")
+        board.class_node("accel", "accel0", board.device("rknn", "", None), path="accel/accel0")
+    else:
+        board.device("fdab0000.npu", "rockchip,rk3588-rknpu", "RKNPU")
+        board.node("dri/renderD129")
+    os.symlink("dri/renderD129", board.dev / "rknpu")
+    (found,) = board.find()
+    assert (found["stack"], found["problems"]) == (stack, [f"{board.dev}/rknpu is a symbolic link, no device node: remove it"])
+
+
+@pytest.mark.parametrize("bound", [("RKNPU", "RKNPU"), (None, "RKNPU"), ("RKNPU", None)])
+def test_two_npus_with_one_node_are_one(board, bound):
+    for address, driver in zip(("fdab0000.npu", "fde00000.npu"), bound, strict=True):
+        board.device(address, "rockchip,rk3588-rknpu", driver)
+    board.node("rknpu")
+    (found,) = board.find()
+    assert (found["driver_bound"], found["device_nodes"], found["problems"]) == (True, [f"{board.dev}/rknpu"], [])
+
+
+def test_two_npus_with_nodes_of_their_own_are_two(board):
+    drm(board)
+    drm(board, address="fde00000.npu", card=2, render=130)
+    board.device("fdf00000.npu", "rockchip,rk3588-rknpu")
+    board.device("fdf10000.npu", "rockchip,rk3588-rknpu")
+    assert [one["address"] for one in board.find()] == ["fdab0000.npu", "fde00000.npu", "fdf00000.npu", "fdf10000.npu"]
 
 
 def test_no_driver(board):
