@@ -5,9 +5,12 @@
 
 Each look of a gate runs in a process of its own: a driver's call that never comes back, a stuck file system or an engine that hangs holds
 up that process, never the gates. When its time is over it is asked to end, so that what it has made (containers, commands) is taken away by
-the look itself; what is still there after that is killed, with all that it has started.
+the look itself; what is still there after that is killed, with all that it has started. The same happens where we are ended ourselves: by a
+signal that `end_in_order` has made an exception of, or by one that nobody can catch, which the kernel tells the look (prctl(2)).
 """
 
+import contextlib
+import ctypes
 import json
 import os
 import selectors
@@ -25,10 +28,36 @@ Looked = namedtuple("Looked", "value seconds timed_out")
 GRACE = 5.0
 #: A process in the kernel's uninterruptible sleep cannot be killed; nobody waits for it longer than that.
 _KILLED_SECONDS = 1.0
+#: What ends a module: Ansible's own time limit, and a connection that is gone.
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+#: Seconds in which a look whose parent is gone may clean up.
+_ORPHAN_SECONDS = 60
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class GivenUp(BaseException):
     """Its time is over. No Exception, so that nothing on the way takes it for an error of its own."""
+
+
+def end_in_order():
+    """For the main program of a module: let the signals that end it be an exception, so that looks and what they made are taken away."""
+    for number in ENDING:
+        signal.signal(number, _give_up)
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """Nobody gives this up half done: a clean-up that has begun. What is called in it has to have a bound of its own; a signal that came
+    meanwhile counts afterwards. Whoever waits for us still kills us when its patience is over."""
+    came = []
+    before = [signal.signal(number, lambda number, _frame: came.append(number)) for number in ENDING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(ENDING, before):
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    for number in came[:1]:
+        os.kill(os.getpid(), number)
 
 
 def within(seconds, look, grace=GRACE):
@@ -36,33 +65,56 @@ def within(seconds, look, grace=GRACE):
 
     ``look`` runs in a child: it can change nothing here, and what it returns has to be plain values.
     """
-    began = time.monotonic()
+    began, data, over = time.monotonic(), b"", False
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _child(look, reading, writing)
-    os.close(writing)
+    parent = os.getpid()
+    # A signal between the fork and the first line of either side would find nobody who cleans up.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    if pid == 0:
+        _child(look, reading, writing, parent)
+    try:
+        os.close(writing)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         data, over = _read(reading, began + seconds)
-        if not over:
-            _signal(pid, signal.SIGTERM)
-            _read(reading, time.monotonic() + grace)
     finally:
-        os.close(reading)
-        _end(pid)
+        # Here, too, when a signal ends us.
+        _let_go(pid, reading, over, grace)
     took = time.monotonic() - began
     if not over:
         return Looked(None, took, True)
     return Looked(_value(data), took, False)
 
 
-def _child(look, reading, writing):
+def _let_go(pid, reading, over, grace):
+    """Have the child end by itself, and see that it does."""
+    try:
+        if not over:
+            _signal(pid, signal.SIGTERM)
+            _read(reading, time.monotonic() + grace)
+    finally:
+        os.close(reading)
+        _end(pid)
+
+
+def _child(look, reading, writing, parent):
     """The child's whole life. It never returns: what waits at the end of the module is its parent's."""
     answer = {}
     try:
         os.close(reading)
         os.setsid()
-        signal.signal(signal.SIGTERM, _give_up)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number in ENDING:
+            signal.signal(number, lambda _number, _frame: _orphan(parent))
+        _tell_when_parent_dies()
+        # In this thread alone: what a command of the look inherits is not blocked either.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        if os.getppid() != parent:
+            raise GivenUp()
         answer = {"value": look()}
     except GivenUp:
         pass
@@ -71,14 +123,33 @@ def _child(look, reading, writing):
     except BaseException:  # noqa: B036  whatever it is, the parent tells of it
         answer = {"crash": traceback.format_exc()}
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
         with os.fdopen(writing, "wb") as stream:
             stream.write(json.dumps(answer).encode("utf-8"))
     finally:
         os._exit(0)
 
 
-def _give_up(_number, _frame):
+def _tell_when_parent_dies():
+    """SIGTERM for this process when its parent ends, however that comes. Without it the look only ends by its own limits."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def _orphan(parent):
+    """Give up; where nobody waits any more who would kill us, not for ever."""
+    if os.getppid() != parent:
+        signal.alarm(_ORPHAN_SECONDS)
+    _give_up()
+
+
+def _give_up(_number=None, _frame=None):
+    # Once: the next one would meet the clean-up that the first one has begun.
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     raise GivenUp()
 
 
