@@ -19,7 +19,7 @@ import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import socket_of
 from ansible_collections.npu.fleet.plugins.module_utils._engine_secrets import mask_text
-from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, make_folder, under
+from ansible_collections.npu.fleet.plugins.module_utils._files import find_program, make_folder, under, write_private
 from ansible_collections.npu.fleet.plugins.module_utils._gates_container import VARIABLE
 
 NAME = "npu-fleet-gate"
@@ -51,7 +51,7 @@ def engine_for(run, engine, runtime, path, work, *, root="/"):
     """
     name = engine["name"]
     if name == "docker":
-        return Docker(run, find_program("docker", root) or "docker", runtime)
+        return Docker(run, find_program("docker", root) or "docker", runtime, work)
     if name in ("containerd", "k3s", "rke2"):
         return Containerd(run, client_of(name, root), socket_of(engine), OWN if runtime == OWN else path, work)
     # These have no client of their own that starts something without an image.
@@ -94,8 +94,21 @@ def _last(text):
     return mask_text(" ".join(text.split())[-400:])
 
 
+def shown(name):
+    """Whether the value of a variable may be seen: those of plugin and runtime name chips, any other may be a secret."""
+    return name.startswith(("ASCEND_", "NPU_FLEET_"))
+
+
 def environment(given):
     return ["%s=%s" % item for item in sorted(given["env"].items())]
+
+
+def _listing(listed, program):
+    """``(names that a client listed, [why it did not])``: one that lists nothing because it failed has not said that nothing is left."""
+    if listed.rc == 0 and not listed.timed_out:
+        return listed.stdout.split(), []
+    return [], ["unknown, because %s does not list containers: %s" % (
+        program, _last(listed.stderr) or "no answer within %d s" % CLEANING)]
 
 
 class _Engine(object):
@@ -113,10 +126,11 @@ class _Engine(object):
 class Docker(_Engine):
     """`docker run` of an empty image that is made on the spot."""
 
-    def __init__(self, run, client, runtime):
+    def __init__(self, run, client, runtime, work):
         self._run = run
         self._client = client
         self._runtime = runtime
+        self._work = work
         self._image = NAME
 
     def prepare(self):
@@ -138,21 +152,35 @@ class Docker(_Engine):
             argv += ["--volume", "%s:%s:%s" % (entry["host_path"], entry["container_path"], "ro" if entry["read_only"] else "rw")]
         for entry in given["devices"]:
             argv += ["--device", "%s:%s:%s" % (entry["host_path"], entry["container_path"], entry["permissions"] or "rwm")]
+        secret = {name: value for name, value in given["env"].items() if not shown(name)}
+        broken = sorted(name for name, value in secret.items() if "\n" in value or "\r" in value)
+        if broken:
+            error = "docker run takes no value with a line break, and %s has one" % ", ".join(broken)
+            return {"started": False, "nodes": {}, "timed_out": False, "error": error, "seconds": 0.0}
         for entry in environment(given):
-            argv += ["--env", entry]
-        return reading(self._run(argv + [self._image] + _LIST, timeout), timeout)
+            argv += ["--env", entry] if shown(entry) else []
+        if not secret:
+            return reading(self._run(argv + [self._image] + _LIST, timeout), timeout)
+        # Everybody on the node can read the words of a command.
+        path = os.path.join(self._work, "env")
+        write_private(path, "".join(entry + "\n" for entry in environment({"env": secret})).encode("utf-8"))
+        try:
+            return reading(self._run(argv + ["--env-file", path, self._image] + _LIST, timeout), timeout)
+        finally:
+            os.unlink(path)
 
     def clean(self):
-        left = self._containers()
+        left, unknown = self._containers()
         if left:
             self._run([self._client, "rm", "--force", "--volumes"] + left, CLEANING)
-            left = self._containers()
+            left, unknown = self._containers()
         self._run([self._client, "rmi", "--force", NAME], CLEANING)
-        return ["container %s" % one for one in left]
+        shutil.rmtree(self._work, ignore_errors=True)
+        return ["container %s" % one for one in left] + unknown
 
     def _containers(self):
-        listed = self._run([self._client, "ps", "--all", "--quiet", "--filter", "label=%s" % LABEL], CLEANING)
-        return listed.stdout.split() if listed.rc == 0 else []
+        filters = ["--filter", "label=%s" % LABEL]
+        return _listing(self._run([self._client, "ps", "--all", "--quiet"] + filters, CLEANING), self._client)
 
 
 class _WithSpec(_Engine):
@@ -219,18 +247,18 @@ class Containerd(_WithSpec):
         return reading(self._run(self._ctr + argv, timeout), timeout)
 
     def clean(self):
-        left = self._containers()
+        left, unknown = self._containers()
         for one in left:
             self._run(self._ctr + ["tasks", "delete", "--force", one], CLEANING)
             self._run(self._ctr + ["containers", "delete", one], CLEANING)
-        left = self._containers() if left else left
-        if not left:
+        if left:
+            left, unknown = self._containers()
+        if not left and not unknown:
             self._run(self._ctr + ["namespaces", "remove", NAME], CLEANING)
-        return ["container %s" % one for one in left] + self._remove_work()
+        return ["container %s" % one for one in left] + unknown + self._remove_work()
 
     def _containers(self):
-        listed = self._run(self._ctr + ["containers", "list", "--quiet"], CLEANING)
-        return listed.stdout.split() if listed.rc == 0 else []
+        return _listing(self._run(self._ctr + ["containers", "list", "--quiet"], CLEANING), self._ctr[0])
 
 
 class Bundle(_WithSpec):

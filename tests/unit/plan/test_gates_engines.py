@@ -46,19 +46,46 @@ def test_nodes_in_folders_carry_the_folders_name():
 
 
 GIVEN = {
-    "env": {"A": "b,c"}, "devices": [{"host_path": "/dev/zero", "container_path": "/dev/davinci7", "permissions": "rw"}],
+    "env": {"A": "b,c", "ASCEND_X": "0,1"}, "devices": [{"host_path": "/dev/zero", "container_path": "/dev/davinci7", "permissions": "rw"}],
     "mounts": [{"host_path": "/opt/x", "container_path": "/opt/y", "read_only": True}],
 }
 
 
-def test_docker_gives_what_a_plugin_answered_by_its_own_runtime():
+def test_docker_gives_what_a_plugin_answered_by_its_own_runtime(tmp_path):
     calls = []
-    engines.Docker(recorder({}, calls), "docker", engines.OWN).start(0, GIVEN, 9)
+    engines.Docker(recorder({}, calls), "docker", engines.OWN, str(tmp_path / "w")).start(0, GIVEN, 9)
     line = " ".join(calls[0])
     assert "--device /dev/zero:/dev/davinci7:rw" in line
     assert "--volume /opt/x:/opt/y:ro" in line
-    assert "--env A=b,c" in line
+    assert "--env ASCEND_X=0,1" in line
     assert "--runtime" not in line
+
+
+def test_no_value_of_a_variable_is_a_word_of_a_command(tmp_path):
+    """But for those of plugin and runtime, which name chips. It comes by a file that nobody else can read, and that goes."""
+    seen = []
+
+    def run(argv, timeout, stdin=None):
+        path = argv[argv.index("--env-file") + 1]
+        with open(path, encoding="utf-8") as stream:
+            seen.append((" ".join(argv), stream.read(), os.stat(path).st_mode & 0o777, path))
+        return Result(argv, 0, "", "", False, 0.1)
+
+    tried = engines.Docker(run, "docker", engines.OWN, str(tmp_path / "w"))
+    tried.start(0, dict(GIVEN, env={"TOKEN": "canary-1", "LD_LIBRARY_PATH": "/canary-2", "ASCEND_VISIBLE_DEVICES": "0"}), 9)
+    ((line, text, mode, path),) = seen
+    assert "canary" not in line
+    assert "--env ASCEND_VISIBLE_DEVICES=0" in line
+    assert (text, mode) == ("LD_LIBRARY_PATH=/canary-2\nTOKEN=canary-1\n", 0o600)
+    assert not os.path.exists(path)
+
+
+def test_docker_cannot_give_a_value_with_a_line_break(tmp_path):
+    tried = engines.Docker(recorder({}, []), "docker", engines.OWN, str(tmp_path / "w"))
+    answer = tried.start(0, dict(GIVEN, env={"TOKEN": "a\nB=canary"}), 9)
+    assert not answer["started"]
+    assert "TOKEN" in answer["error"]
+    assert "canary" not in answer["error"]
 
 
 def test_a_spec_has_what_a_plugin_answered(tmp_path):
@@ -96,7 +123,7 @@ def test_what_a_command_tells(result, started, words):
 
 def test_docker_leaves_nothing(tmp_path):
     calls = []
-    tried = engines.Docker(recorder({"run --rm": (125, "", "bad", False)}, calls), "docker", "ascend")
+    tried = engines.Docker(recorder({"run --rm": (125, "", "bad", False)}, calls), "docker", "ascend", str(tmp_path / "w"))
     assert tried.prepare() is None
     assert not tried.ask(0, "0,1", 9)["started"]
     tried.ask(1, None, 9)
@@ -106,15 +133,24 @@ def test_docker_leaves_nothing(tmp_path):
     assert "--env" not in calls[4]
 
 
-def test_docker_says_what_it_could_not_remove():
+def test_docker_says_what_it_could_not_remove(tmp_path):
     calls = []
-    tried = engines.Docker(recorder({"ps --all": (0, "abc\ndef\n", "", False)}, calls), "docker", "ascend")
+    tried = engines.Docker(recorder({"ps --all": (0, "abc\ndef\n", "", False)}, calls), "docker", "ascend", str(tmp_path / "w"))
     assert tried.clean() == ["container abc", "container def"]
     assert ["docker", "rm", "--force", "--volumes", "abc", "def"] in calls
 
 
-def test_an_image_that_cannot_be_made_is_the_reason():
-    tried = engines.Docker(recorder({"import": (1, "", "no space left on device", False)}, []), "docker", "ascend")
+@pytest.mark.parametrize("answer", [(1, "", "Cannot connect to the Docker daemon", False), (None, "", "", True)])
+def test_who_cannot_be_asked_has_not_said_that_nothing_is_left(tmp_path, answer):
+    run = recorder({"ps --all": answer, "list --quiet": answer}, [])
+    for tried in (engines.Docker(run, "docker", "ascend", str(tmp_path / "w")),
+                  engines.Containerd(run, ["ctr"], "/s", "/opt/r", str(tmp_path / "w"))):
+        (left,) = tried.clean()
+        assert "does not list containers: %s" % (answer[2] or "no answer") in left
+
+
+def test_an_image_that_cannot_be_made_is_the_reason(tmp_path):
+    tried = engines.Docker(recorder({"import": (1, "", "no space left on device", False)}, []), "docker", "ascend", str(tmp_path / "w"))
     assert "no space left on device" in tried.prepare()
 
 
