@@ -42,12 +42,13 @@ NOT_SHOWN = f"kubelet showed no pod with these ids within {NAME_SECONDS:g} s: it
 TOO_MANY = "too many allocations waited for their pods"
 ENDED = "the agent ended before kubelet showed the pod"
 TOO_LATE = "the agent was killed, and started too late to ask kubelet"
+GATE = "a gate of npu.fleet"  # which asks as kubelet would, for no pod
 NO_PLACE = "kernel_log is empty, so the kernel's messages are not read"
 NOT_READ = "the agent ended, or too many were refused, before the kernel's messages were read"
 
 FAULT = Found(None, None, None, "a fault of npu-agent, see its log")
 
-Call = collections.namedtuple("Call", "resource ids chips answer reason seconds preferred at when")
+Call = collections.namedtuple("Call", "resource ids chips answer reason seconds preferred at when gate", defaults=(False,))
 
 
 class Audit:
@@ -74,14 +75,15 @@ class Audit:
 
     # --- what calls leave
 
-    def leave(self, resource, ids, chips, *, answer, reason, seconds, preferred=None):
+    def leave(self, resource, ids, chips, *, answer, reason, seconds, preferred=None, gate=False):
         """A container has asked for these ids. answer: of allocate.py; reason: why it was refused, else None. preferred: the ids that
-        kubelet said were free before, and those of them that this pod had already."""
+        kubelet said were free before, and those of them that this pod had already. gate: it was a gate of ours, and nothing is a pod's."""
         self.durations.take(seconds)
         if len(self.inbox) >= INBOX:
             self.counts["dropped"] += 1
             return
-        self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, asyncio.get_running_loop().time(), time.time()))
+        now = asyncio.get_running_loop().time()
+        self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, now, time.time(), gate))
         self.wake.set()
 
     def saw(self, held):
@@ -147,13 +149,17 @@ class Audit:
     def take_refused(self, call):
         from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
 
-        self.refused_at = max(self.refused_at, call.at)
-        line = {**line_of(call), **pod_of(Found(None, None, None, REFUSED)), "reason": redact(call.reason),
+        if not call.gate:
+            self.refused_at = max(self.refused_at, call.at)
+        line = {**line_of(call), **pod_of(Found(None, None, None, GATE if call.gate else REFUSED)), "reason": redact(call.reason),
                 "faults": [code for chip in call.chips for code in self.codes_of(chip)]}
         self.refused.append((line, [chip.pci_address for chip in call.chips]))
 
     def take_given(self, call):
         line, keys = line_of(call), {(call.resource, name) for name in call.ids}
+        if call.gate:
+            self.ready.append({**line, **pod_of(Found(None, None, None, GATE))})
+            return
         self.freed(call)
         self.given_at.update(dict.fromkeys(keys, call.at))
         if not keys or not self.settings.pod_resources:

@@ -21,6 +21,7 @@ DRAIN_SECONDS = 0.8
 SERVER_OPTIONS = [("grpc.so_reuseport", 0)]
 WORDS = 300  # characters of a refusal: kubelet puts it into the pod's message and its event, among words of its own
 ADVICE = 160  # of them for the last part, which says what to do
+GATE = "npu-fleet-gate"  # metadata of a call that a gate of this collection makes, which is no pod's (_gates_kubelet.py)
 SERIAL = itertools.count()  # several servers of one process have names of their own
 
 
@@ -236,7 +237,8 @@ class Plugin:
             chosen = prefer(self.board, container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size,
                             self.settings.shares)
             response.container_responses.add(deviceIDs=chosen)
-            self.preferred = container.available_deviceIDs, container.must_include_deviceIDs
+            if not by_gate(context):
+                self.preferred = container.available_deviceIDs, container.must_include_deviceIDs
         self.counters["preferred"] += len(request.container_requests)
         return response
 
@@ -255,26 +257,32 @@ class Plugin:
                     one.cdi_devices.add(name=name)
         except Exception as error:
             self.counters["allocations_refused"] += 1
-            self.tell(request, began, str(error) if isinstance(error, allocate.Refused) else fault_text(error))
+            self.tell(request, began, str(error) if isinstance(error, allocate.Refused) else fault_text(error), gate=by_gate(context))
             if not isinstance(error, allocate.Refused):
                 raise
             await self.refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        self.tell(request, began, None, answers)
+        self.tell(request, began, None, answers, gate=by_gate(context))
         self.counters["allocations"] += len(request.container_requests)
         self.log("allocated", containers=[sorted(container.devices_ids) for container in request.container_requests])
         return response
 
-    def tell(self, request, began, reason, answers=()):
-        """Have the audit know: a line for each container."""
+    def tell(self, request, began, reason, answers=(), *, gate=False):
+        """Have the audit know: a line for each container. gate: no pod asks, and what kubelet said before is about its next Allocate."""
         if self.audit is None:
             return
-        seconds, preferred, self.preferred = time.perf_counter() - began, self.preferred, None
+        seconds, preferred = time.perf_counter() - began, None
+        if not gate:
+            preferred, self.preferred = self.preferred, None
         for number, container in enumerate(request.container_requests):
             ids = list(container.devices_ids)
             found = (self.board.units.get(name) for name in ids)
             chips = sorted({chip for chip in found if chip is not None}, key=lambda chip: (len(chip.id), chip.id))
             self.audit.leave(self.board.resource, ids, chips, answer=answers[number] if answers else {}, reason=reason,
-                             seconds=seconds, preferred=preferred)
+                             seconds=seconds, preferred=preferred, gate=gate)
+
+
+def by_gate(context):
+    return any(key == GATE for key, _value in context.invocation_metadata() or ())
 
 
 def fault_text(error):

@@ -43,12 +43,18 @@ def whole_chips(boards):
     return found
 
 
+def devices_of(chips):
+    """Which chip has which id: ids stay with the hardware, its number may change. Of one that is gone the number may be another one's."""
+    return [{"id": chip.id, "phy_id": None if chip.gone else chip.phy_id, "pci_address": None if chip.gone else chip.pci_address,
+             "healthy": chip.healthy} for chip in chips]
+
+
 def reasons_of(chips):
     return [f"{chip.id}: {chip.reason}" for chip in chips if not chip.healthy]
 
 
 def ready_report(service):
-    """`healthy` and `total` are chips; those of `resources` are the ids that kubelet counts."""
+    """`healthy` and `total` are chips; those of `resources` are the ids that kubelet counts; `devices` are chips and slices, no shares."""
     node, sessions = service.node, list(service.sessions.values())
     state, reasons = state_of(service)
     reasons += [problem for problem in [*node.problems, *filter(None, [node.silent])] if not any(problem in reason for reason in reasons)]
@@ -60,7 +66,7 @@ def ready_report(service):
         resources.append({
             "resource": session.board.resource, "ready": session.ready, "state": session.state, "registered": session.registered,
             "stream_open": session.stream_open, "healthy": healthy, "total": total,
-            "reasons": ([session.cause] if session.cause else []) + unfit,
+            "reasons": ([session.cause] if session.cause else []) + unfit, "devices": devices_of(session.board.chips.values()),
         })
     if service.audit.file.trouble:
         reasons.append(service.audit.file.trouble)
