@@ -7,8 +7,13 @@ The pod has no right that it does not need, and no volume: what it sees of NPUs 
 apart, because they come by different ways (field report B12): the node may be there and the library not.
 """
 
+import calendar
 import hashlib
 import json
+import re
+import time
+
+from ansible_collections.npu.fleet.plugins.module_utils._gates_verdict import BOARD_KINDS
 
 LABEL, NODE_LABEL, VALUE = "npu.fleet/gate", "npu.fleet/gate-node", "L4"
 NAME = "npu-fleet-gate"
@@ -16,38 +21,39 @@ CONTAINER = "gate"
 TAINT = "npu.fleet/not-ready"
 #: Nobody in particular; nodes are only listed, so that the group that may open them is not needed.
 NOBODY = 65534
-#: kubelet cuts what a container leaves at its end to 4096 bytes.
-MESSAGE = "/dev/termination-log"
+#: kubelet cuts what a container leaves at its end to 4096 bytes (Kubernetes, "Determine the Reason for Pod Failure"), and JSON that is cut
+#: says nothing. So nodes have a share of that, and each library what is left by then.
+MESSAGE, ROOM, NODES_ROOM = "/dev/termination-log", 4000, 2000
+#: Seconds after its deadline until a pod counts as left by a run that was cut: clocks differ, and kubelet takes a moment.
+SLACK = 300
 #: A container that waits for one of these does not start without somebody's help.
+_USED = re.compile(r"used: ([0-9]+), capacity: ([0-9]+)")
 HOPELESS = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
             "RunContainerError", "CrashLoopBackOff")
 
-#: In sh: each device node below /dev with its number, the variables that plugin and runtime set, and each library that is asked for: "ok",
-#: or why not. All as JSON; what could break its quotes is left out.
+#: In sh: each device node below /dev that may be of an NPU, with its number, the variables that plugin and runtime set, and each library
+#: that is asked for: "ok", or why not; and how many nodes had no room. All as JSON; what could break its quotes is left out.
 SCRIPT = r"""
-plain() { printf %s "$1" | tr -cd 'A-Za-z0-9_./,:;=@+ -' | cut -c1-300; }
-{
-printf '{"nodes":{'
-first=1
+plain() { printf %s "$1" | tr -cd 'A-Za-z0-9_./,:;=@+ -' | cut -c1-"${2:-300}"; }
+put() { out=$out$comma$1; comma=,; }
+out='"nodes":{' comma= cut=0
 for path in /dev/* /dev/*/*; do
+  name=${path#/dev/}
+  case $name in davinci*|vdavinci*|@KINDS@) ;; *) case " $NPU_FLEET_NODES " in *" $name "*) ;; *) continue ;; esac ;; esac
   if [ ! -h "$path" ] && { [ -c "$path" ] || [ -b "$path" ]; }; then
     set -- $(ls -ln "$path")
-    [ $first = 1 ] || printf ,
-    first=0
-    printf '"%s":"%s:%s"' "$(plain "${path#/dev/}")" "$(plain "${5%,}")" "$(plain "$6")"
+    one="\"$(plain "$name" 60)\":\"$(plain "${5%,}"):$(plain "$6")\""
+    if [ $((${#out} + ${#one})) -gt @NODES@ ]; then cut=$((cut + 1)); else put "$one"; fi
   fi
 done
-printf '},"env":{'
-first=1
+out="$out},\"cut\":$cut,\"env\":{" comma=
 for name in ASCEND_VISIBLE_DEVICES ASCEND_RUNTIME_OPTIONS LD_LIBRARY_PATH; do
   eval "value=\${$name-}"
-  [ -n "$value" ] || continue
-  [ $first = 1 ] || printf ,
-  first=0
-  printf '"%s":"%s"' "$name" "$(plain "$value")"
+  [ -z "$value" ] || put "\"$name\":\"$(plain "$value")\""
 done
-printf '},"libraries":{'
-first=1
+out="$out},\"libraries\":{" comma=
+set -- $NPU_FLEET_LIBRARIES
+left=$#
 for library in $NPU_FLEET_LIBRARIES; do
   if command -v python3 >/dev/null 2>&1; then
     said=$(python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$library" 2>&1) && said=ok || said=$(printf %s "$said" | tail -n 1)
@@ -62,13 +68,14 @@ for library in $NPU_FLEET_LIBRARIES; do
     done
     IFS=$old
   fi
-  [ $first = 1 ] || printf ,
-  first=0
-  printf '"%s":"%s"' "$(plain "$library")" "$(plain "$said")"
+  name=$(plain "$library" 80)
+  room=$(((@ROOM@ - ${#out}) / left - ${#name} - 6)) left=$((left - 1))
+  [ $room -lt 2 ] || put "\"$name\":\"$(plain "$said" $((room < 300 ? room : 300)))\""
 done
-printf '}}'
-} >/dev/termination-log
+printf '{%s}}' "$out" >/dev/termination-log
 """
+for _mark, _value in (("@KINDS@", "|".join(kind + "*" for kind in BOARD_KINDS)), ("@NODES@", str(NODES_ROOM)), ("@ROOM@", str(ROOM))):
+    SCRIPT = SCRIPT.replace(_mark, _value)
 
 
 # --- the pod -------------------------------------------------------------------------------------------------------------
@@ -83,8 +90,8 @@ def selector(node):
     return "%s=%s,%s=%s" % (LABEL, VALUE, NODE_LABEL, node_value(node))
 
 
-def manifest(node, mark, *, namespace, image, resource, runtime_class=None, libraries=(), seconds=120):
-    """The pod. ``mark``: makes its name one that no other run has."""
+def manifest(node, mark, *, namespace, image, resource, runtime_class=None, libraries=(), names=(), seconds=120):
+    """The pod. ``mark``: makes its name one that no other run has. ``names``: nodes that matter, whatever they are called."""
     digest = hashlib.sha256(node.encode("utf-8")).hexdigest()[:8]
     spec = {
         # Bound by us: the node is what is to be proved, and nothing else may take the pod.
@@ -101,7 +108,7 @@ def manifest(node, mark, *, namespace, image, resource, runtime_class=None, libr
             "image": image,
             "imagePullPolicy": "IfNotPresent",
             "command": ["/bin/sh", "-c", SCRIPT],
-            "env": [{"name": "NPU_FLEET_LIBRARIES", "value": " ".join(libraries)}],
+            "env": [{"name": "NPU_FLEET_LIBRARIES", "value": " ".join(libraries)}, {"name": "NPU_FLEET_NODES", "value": " ".join(names)}],
             "resources": {"limits": {resource: "1"}},
             "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
             "terminationMessagePath": MESSAGE,
@@ -113,6 +120,20 @@ def manifest(node, mark, *, namespace, image, resource, runtime_class=None, libr
     labels = {LABEL: VALUE, NODE_LABEL: node_value(node), "app.kubernetes.io/managed-by": "npu.fleet"}
     return {"apiVersion": "v1", "kind": "Pod", "spec": spec,
             "metadata": {"name": "%s-%s-%s" % (NAME, digest, mark), "namespace": namespace, "labels": labels}}
+
+
+def leftovers(pods, now):
+    """Names of those that a run which was cut has left: older than they may get. Younger ones are another run's, which is at work."""
+    return sorted(pod["metadata"]["name"] for pod in pods if now - _created(pod) > (
+        (pod.get("spec") or {}).get("activeDeadlineSeconds") or 0) + SLACK)
+
+
+def _created(pod):
+    """Seconds since 1970; one that does not say it is never old."""
+    try:
+        return calendar.timegm(time.strptime(pod["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ"))
+    except (KeyError, TypeError, ValueError):
+        return float("inf")
 
 
 # --- its status ----------------------------------------------------------------------------------------------------------
@@ -144,6 +165,18 @@ def progress(pod):
     return False, None, said or "; ".join(unscheduled) or "phase %s" % (status.get("phase") or "unknown")
 
 
+def full(pod, resource):
+    """Kubelet's words where it did not take the pod because all of a resource is in use, else None. One that has none of it is not full.
+
+    A pod that is bound to its node meets no scheduler; kubelet refuses it so (pkg/kubelet/lifecycle/predicate.go).
+    """
+    status = pod.get("status") or {}
+    match = _USED.search(status.get("message") or "")
+    if status.get("reason") == "OutOf%s" % resource and match and int(match.group(2)) > 0:
+        return "all in use: %s" % status["message"]
+    return None
+
+
 def message(pod):
     """What the container left: a dict, or None where it left nothing that can be read."""
     text = (_container(pod).get("terminated") or {}).get("message") or ""
@@ -169,21 +202,31 @@ def devices(seen, chips, managers):
     whole = [nodes for nodes in chips if nodes and set(nodes) <= names]
     some = sorted(name for nodes in chips for name in nodes if name in names)
     missing = sorted(set(managers) - names)
-    strange = sorted(name for name in names if name.startswith("davinci") and name[len("davinci"):].isdigit()
-                     and not any(name in nodes for nodes in chips))
+    known = {name for nodes in chips for name in nodes}
+    # Where an NPU has nodes of a kind that others have, too, another one is a GPU's or a camera's.
+    kinds = tuple(kind for kind in BOARD_KINDS if any(name.startswith(kind) for name in known))
+    strange = sorted(name for name in names - known - set(managers)
+                     if name.startswith(kinds) or (name.startswith("davinci") and name[len("davinci"):].isdigit()))
     detail = "saw %s" % (" ".join(sorted(some + strange + [name for name in managers if name in names])) or "no node of an NPU")
+    if seen.get("cut"):
+        detail += "; and %d more" % seen["cut"]
     if missing:
         detail += "; missing: %s" % " ".join(missing)
-    if len(whole) != 1 or len(some) != len(whole[0]) or strange:
+    if len(whole) != 1 or len(some) != len(whole[0]) or strange or seen.get("cut"):
         return False, "asked for one chip, %s" % detail
     return not missing, detail
 
 
 def checks(outcome, chips, managers, libraries):
-    """The checks of the gate. ``outcome``: ``{"pod", "failure", "seen", "warnings", "left"}``."""
+    """The checks of the gate. ``outcome``: ``{"pod", "why", "failure", "seen", "warnings", "left"}``. None where there is nothing to judge:
+    all are in use, and nothing is left."""
+    if outcome.get("why") and not outcome["left"]:
+        return None
     told = "; ".join(filter(None, [outcome["failure"]] + [text for text in outcome["warnings"] if text != outcome["failure"]]))
     rows = []
-    if outcome["failure"] is not None:
+    if outcome.get("why"):
+        pass
+    elif outcome["failure"] is not None:
         rows.append(("pod runs", False, told))
     elif outcome["seen"] is None:
         rows.append(("pod runs", False, "%s ended, and left no answer: has its image /bin/sh, ls, tr and cut?" % outcome["pod"]))

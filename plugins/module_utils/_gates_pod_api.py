@@ -8,14 +8,15 @@ import time
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_pod, _kube
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import undisturbed, within
 
 _GRANT = ("kubectl create role npu-fleet-gate --verb=create,get,list,delete --resource=pods; the verb list on events, too; then bind it to "
           "that user in the namespace of the pod.")
 POD = _kube.Kind("Pod", "pods", "pod_not_found", _GRANT, "See 'kubectl get pods'.")
 EVENTS = _kube.Kind("Event", "events", "event_not_found", _GRANT, "See 'kubectl get events'.")
 POLL = 0.5
-#: Seconds for what has to be deleted, whatever has happened.
-CLEANING = 30
+#: Seconds for what has to be deleted, whatever has happened; of one question, of those for events, and until what hangs is killed.
+CLEANING, QUESTION, EVENTS, GRACE = 30.0, 10.0, 10.0, 2.0
 
 
 class PodApi(_kube.Api):
@@ -34,17 +35,17 @@ class PodApi(_kube.Api):
         """Return it, None when there is none."""
         try:
             return self.call(POD, "get", name, lambda timeout: self._core.read_namespaced_pod(
-                name, self._space, _preload_content=False, _request_timeout=timeout))
+                name, self._space, _preload_content=False, _request_timeout=short(timeout)))
         except FleetError as error:
             if error.code == POD.not_found:
                 return None
             raise
 
-    def names(self, selector):
-        """Names of the pods that a label selector matches."""
+    def matching(self, selector):
+        """The pods that a label selector matches."""
         page = self.call(POD, "list", None, lambda timeout: self._core.list_namespaced_pod(
-            self._space, label_selector=selector, _preload_content=False, _request_timeout=timeout), ("PodList",))
-        return sorted(one["metadata"]["name"] for one in page.get("items") or [])
+            self._space, label_selector=selector, _preload_content=False, _request_timeout=short(timeout)), ("PodList",))
+        return page.get("items") or []
 
     def delete(self, name):
         """Delete it at once; it is no error when it is gone."""
@@ -67,52 +68,100 @@ class PodApi(_kube.Api):
         return [one for one in page.get("items") or [] if (one.get("involvedObject") or {}).get("name") == name]
 
 
-def clean(api, selector):
-    """Delete the pods of this gate on this node, wait until they are gone; return what is left, as texts."""
-    until = time.monotonic() + CLEANING
+def short(timeout):
+    """Timeouts of one question among many: a connection that is stuck must not take the time of all."""
+    return tuple(min(seconds, QUESTION) for seconds in timeout)
+
+
+def transient(error):
+    """Whether the next question may be answered: the server is away or has a fault, and has refused nothing."""
+    return error.code in ("kube_unreachable", "kube_conflict") or str(error.observed).startswith(("HTTP 429", "HTTP 5"))
+
+
+def remove(api, names):
+    """Delete these pods, wait until they are gone; return what is left, as texts. What fails is tried again until the time is over."""
+    left, problem = dict.fromkeys(names, False), None
+    while left:
+        for name in sorted(left):
+            try:
+                if not left[name]:
+                    api.delete(name)
+                    left[name] = True
+                if api.get(name) is None:
+                    del left[name]
+            except FleetError as error:
+                problem = error
+                if not transient(error):
+                    return [str(error)]
+        if left and api.left() <= POLL:
+            break
+        time.sleep(POLL if left else 0)
+    return ["pod %s%s" % (name, ": %s" % problem if problem else "") for name in sorted(left)]
+
+
+def clean(connect, find):
+    """`remove` with a limit of its own, whatever the server does. ``find``: makes the names of what has to go, with an api."""
+    def look():
+        api = connect(CLEANING)
+        return remove(api, find(api))
+
     try:
-        names = api.names(selector)
-        for name in names:
-            api.delete(name)
-        while names and time.monotonic() < until:
-            names = api.names(selector)
-            if names:
-                time.sleep(POLL)
+        looked = within(CLEANING + GRACE, look, GRACE)
     except FleetError as error:
         return [str(error)]
-    return ["pod %s" % name for name in names]
+    return ["unknown, because the Kubernetes API did not answer within %g s" % CLEANING] if looked.timed_out else looked.value
 
 
 def try_pod(connect, node, seconds, **more):
-    """Start the pod, wait for its end, read what it saw, and delete it whatever happens.
+    """Start the pod, wait for its end, read what it saw, and delete it whatever happens. Nothing here takes longer than it may.
 
-    ``connect``: makes a PodApi with so many seconds. Returns what `_gates_pod.checks` takes.
+    ``connect``: makes a PodApi with so many seconds. Returns what `_gates_pod.checks` takes. Another run may be at work on the same node:
+    only pods that are too old for that are deleted beforehand, and afterwards only our own.
     """
-    began = time.monotonic()
     body = _gates_pod.manifest(node, secrets.token_hex(3), seconds=seconds, **more)
     name, selector = body["metadata"]["name"], _gates_pod.selector(node)
-    outcome = {"pod": name, "failure": None, "seen": None, "warnings": [], "left": [], "status": None}
-    left = clean(connect(CLEANING * 2), selector)
+    outcome = {"pod": name, "why": None, "failure": None, "seen": None, "warnings": [], "left": [], "status": None}
+    left = clean(connect, lambda api: _gates_pod.leftovers(api.matching(selector), time.time()))
     if left:
         return dict(outcome, failure="what an earlier run may have left cannot be deleted: %s" % left[0], left=left)
     try:
-        api = connect(seconds)
-        api.create(body)
-        pod, ended, waits = None, False, "nothing is known of it"
-        while not ended and time.monotonic() < began + seconds:
-            time.sleep(POLL)
-            pod = api.get(name)
-            if pod is None:
-                outcome["failure"] = "somebody has deleted %s" % name
-                break
-            ended, outcome["failure"], waits = _gates_pod.progress(pod)
-        if not ended and outcome["failure"] is None:
-            outcome["failure"] = "%s was not over within %g s: %s" % (name, seconds, waits)
-        outcome["status"] = (pod or {}).get("status")
-        outcome["seen"] = _gates_pod.message(pod) if pod and outcome["failure"] is None else None
-        outcome["warnings"] = _gates_pod.warnings(connect(10).events(name)) if outcome["failure"] else []
+        looked = within(seconds + EVENTS + GRACE, lambda: watch(connect, body, seconds, outcome), GRACE)
+        if looked.timed_out:
+            outcome["failure"] = "%s was not over within %g s: the Kubernetes API does not finish its answer" % (name, seconds)
+        else:
+            outcome = looked.value
     except FleetError as error:
         outcome["failure"] = str(error)
     finally:
-        outcome["left"] = clean(connect(CLEANING * 2), selector)
+        with undisturbed():
+            outcome["left"] = clean(connect, lambda api: [name])
     return outcome
+
+
+def watch(connect, body, seconds, outcome):
+    """The pod's life; returns the outcome."""
+    began, name, resource = time.monotonic(), body["metadata"]["name"], list(body["spec"]["containers"][0]["resources"]["limits"])[0]
+    api = connect(seconds)
+    try:
+        api.create(body)
+    except FleetError as error:
+        return dict(outcome, failure=str(error))
+    pod, ended, failure, waits = None, False, None, "nothing is known of it"
+    while not ended and time.monotonic() < began + seconds:
+        time.sleep(POLL)
+        try:
+            pod = api.get(name)
+        except FleetError as error:
+            if not transient(error):
+                return dict(outcome, failure=str(error))
+            waits = str(error)
+            continue
+        if pod is None:
+            return dict(outcome, failure="somebody has deleted %s" % name)
+        ended, failure, waits = _gates_pod.progress(pod)
+    if not ended:
+        failure = "%s was not over within %g s: %s" % (name, seconds, waits)
+    pod = pod or {}
+    return dict(outcome, status=pod.get("status"), failure=failure, why=_gates_pod.full(pod, resource) if failure else None,
+                seen=None if failure else _gates_pod.message(pod),
+                warnings=_gates_pod.warnings(connect(EVENTS).events(name)) if failure else [])

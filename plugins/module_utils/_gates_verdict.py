@@ -6,6 +6,9 @@
 #: Gate, what it proves. L5 (a baseline of speed) is not part of this release.
 GATES = (("L0", "host"), ("L1", "driver"), ("L2", "container"), ("L3", "plugin"), ("L4", "pod"))
 
+#: How the names of a board's device nodes begin below /dev, by the drivers that `_rknpu.py` knows.
+BOARD_KINDS = ("dri/", "accel/", "rknpu")
+
 #: A check that did not pass, the gates that make no sense then, and why. The rest is judged all the same: an operator sees all at once.
 BLOCKS = (
     ("npu present", ("L1", "L2", "L3", "L4"), "there is no NPU to look at"),

@@ -12,9 +12,10 @@ version_added: 0.1.0
 description:
   - Internal to this collection, used by the role C(npu_verify); options and results may change without notice.
   - Creates a pod that is bound to the node and asks for one NPU, waits for its end, holds what it saw against the chips of the node, and
-    deletes it, whatever happens. Pods of a run that was cut are found by their labels and deleted first.
+    deletes it, whatever happens. Pods of a run that was cut are found by their labels and their age, and deleted first.
   - The pod runs as nobody, without privileges, capabilities, volumes and API token, on a read-only root. It tolerates the taint
     C(npu.fleet/not-ready).
+  - A node whose NPUs are all in use is not judged. What hangs is given up in its time; so is a pod of a run that ends by a signal.
   - A gate that does not pass is an answer, not a failure of this module; assert RV(passed).
   - Run it on the controller (C(delegate_to=localhost)), which needs the Python package C(kubernetes).
 options:
@@ -95,7 +96,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 passed:
-  description: Did the gate pass? V(null) in check mode.
+  description: Did the gate pass? V(null) where it was not judged, as in check mode.
   returned: success
   type: bool
   sample: true
@@ -121,7 +122,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.npu.fleet.plugins.module_utils import _gates_pod, _gates_pod_api, _gates_verdict, _kube, _kube_node
+from ansible_collections.npu.fleet.plugins.module_utils import _gates_limit, _gates_pod, _gates_pod_api, _gates_verdict, _kube, _kube_node
 
 
 def argument_spec():
@@ -152,20 +153,27 @@ def run(params, check_mode, hide):
         began = time.monotonic()
         outcome = _gates_pod_api.try_pod(
             lambda seconds: _gates_pod_api.PodApi(configuration, seconds, params["namespace"]), node, params["timeout"],
+            names=sorted({name for nodes in params["chips"] for name in nodes} | set(params["managers"])),
             **{key: params[key] for key in ("namespace", "image", "resource", "runtime_class", "libraries")},
         )
         checks = _gates_pod.checks(outcome, params["chips"], params["managers"], params["libraries"])
+        why = outcome["why"] if checks is None else None
         evidence = {"asked": "a pod for one %s on %s" % (params["resource"], node), "seen": outcome}
         took = round(time.monotonic() - began, 1)
-        verdict = _gates_verdict.verdict_of("L4", checks, by="pod", seconds=took, limit=params["timeout"], evidence=evidence)
+        verdict = _gates_verdict.verdict_of("L4", checks or [], why=why, by="pod", seconds=took, limit=params["timeout"],
+                                           evidence=evidence)
     return {"changed": False, "passed": verdict["passed"], "gate": verdict, "failures": _gates_verdict.failures([verdict]),
             "summary": _gates_verdict.summary([verdict])}
 
 
 def main():
     """Run as an Ansible module."""
+    _gates_limit.end_in_order()
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
-    _kube.run_module(module, run)
+    try:
+        _kube.run_module(module, run)
+    except _gates_limit.GivenUp:
+        module.fail_json(msg="The gate was ended by a signal before it was over; its pod is deleted as far as that was possible.")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """npu_pod_gate against the API stand-in: the pod that it makes, what it tells, and that it is gone afterwards."""
 
+import http.server
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from kube_cluster import POD
 from kube_rig import TOKEN
 
@@ -83,14 +86,66 @@ def test_one_that_never_runs_ends_in_its_time(api, kubeconfig, node):
     assert api.stores[POD].list() == []
 
 
-def test_what_a_cut_run_left_is_deleted_first(api, kubeconfig, node):
+def test_what_a_cut_run_left_is_deleted_first_and_another_runs_pod_stays(api, kubeconfig, node):
+    def left(node, mark, created):
+        made = _gates_pod.manifest(node, mark, namespace="default", image="x", resource="huawei.com/npu")
+        api.stores[POD].create(made)
+        key = f"default/{made['metadata']['name']}"
+        api.stores[POD]._objects[key]["metadata"]["creationTimestamp"] = created
+        return made["metadata"]["name"]
+
     for number in range(2):
-        api.stores[POD].create(_gates_pod.manifest("node-01", f"old{number}", namespace="default", image="x", resource="huawei.com/npu"))
-    other = _gates_pod.manifest("node-02", "theirs", namespace="default", image="x", resource="huawei.com/npu")
-    api.stores[POD].create(other)
+        left("node-01", f"old{number}", "2026-01-01T00:00:00Z")
+    other = left("node-02", "theirs", "2026-01-01T00:00:00Z")
+    young = left("node-01", "young", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     assert run(kubeconfig)["passed"]
-    # Another node's gate may be at work.
-    assert [one["metadata"]["name"] for one in api.stores[POD].list()] == [other["metadata"]["name"]]
+    # Another node's gate may be at work, and another run's on this node.
+    assert sorted(one["metadata"]["name"] for one in api.stores[POD].list()) == sorted([other, young])
+
+
+def test_a_full_node_is_not_judged(api, kubeconfig, node):
+    message = "Node didn't have enough resource: huawei.com/Ascend910, requested: 1, used: 8, capacity: 8"
+    node.status = {"phase": "Failed", "reason": "OutOfhuawei.com/Ascend910", "message": message}
+    answer = run(kubeconfig)
+    assert (answer["passed"], answer["failures"]) == (None, [])
+    assert answer["summary"] == f"L4 not judged (all in use: {message})"
+    assert api.stores[POD].list() == []
+
+
+def test_an_api_that_drips_is_given_up_in_its_time(tmp_path, api, kubeconfig, monkeypatch):
+    """Each byte starts the client's own time anew."""
+    monkeypatch.setattr(_gates_pod_api, "CLEANING", 1.0)
+    monkeypatch.setattr(_gates_pod_api, "EVENTS", 0.5)
+
+    class Drips(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b" ")
+                    time.sleep(0.2)
+            except OSError:
+                pass
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Drips)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
+    (tmp_path / "drips").write_text(yaml.safe_dump(config))
+    try:
+        began = time.monotonic()
+        answer = run(str(tmp_path / "drips"), timeout=1.0)
+        assert time.monotonic() - began < 60
+    finally:
+        server.shutdown()
+    assert answer["passed"] is False
+    assert "did not answer within 1 s" in answer["failures"][0]
 
 
 def test_a_user_without_the_right_is_told_which(api, tmp_path, node):
