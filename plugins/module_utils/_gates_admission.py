@@ -11,18 +11,23 @@ server, quotas, admission webhooks, and the libraries of an image, because the c
 
 import json
 import os
+from collections import namedtuple
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_kubelet
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._files import locked
 from ansible_collections.npu.fleet.plugins.module_utils._gates_container import EACH, VARIABLE, device_number, judge_row, last_words
-from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import BINDS
-from ansible_collections.npu.fleet.plugins.module_utils._grpc import GrpcError
+from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import BINDS, shown
+from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import undisturbed
+from ansible_collections.npu.fleet.plugins.module_utils._grpc import FAILED_PRECONDITION, GrpcError
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed, under
 
 #: Where engines look for CDI specifications (cdi.dev).
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 BY = "admission"
+HIDDEN = "(not shown)"
+#: resource: that a pod can ask for; free: its ids that no pod has; why: there is nothing to judge; failure: there ought to be.
+Choice = namedtuple("Choice", "resource free why failure")
 
 
 # --- the answer of the plugin ---------------------------------------------------------------------------------------------
@@ -88,37 +93,59 @@ def expected_of(given, host, managers):
     chips = [one.strip() for one in given["env"].get(VARIABLE, "").split(",") if one.strip().isdigit()]
     if not names and chips:
         names = ["davinci%s" % one for one in chips] + list(managers)
+        for one in chips:
+            if "davinci%s" % one not in numbers:
+                # Of a slice, whose node has another name outside.
+                numbers["davinci%s" % one] = device_number("/dev/vdavinci%s" % one)
     return sorted(names), numbers
 
 
 # --- the look ------------------------------------------------------------------------------------------------------------
 
 def choose(kubelet, resources):
-    """``(resource, [free ids], why not)``: of these resources the first that has an id which no pod has. Pure."""
+    """Choice: of these resources the first that has an id which no pod has. Pure."""
+    if not resources:
+        return Choice(None, [], None, "no plugin is there to ask: it names no resource")
     if kubelet["error"]:
-        return None, [], "nobody tells which ids are free: %s" % kubelet["error"]
+        why = "nobody tells which ids are free: %s" % kubelet["error"]
+        return Choice(None, [], why, None) if kubelet.get("excused") else Choice(None, [], None, why)
     for resource in resources:
         free = _gates_kubelet.free_ids(kubelet, resource)
         if free:
-            return resource, free, None
-    busy = ["%s of %s by %s" % (one, resource, pod)
-            for resource in resources for one, pod in sorted(kubelet["used"].get(resource, {}).items())]
+            return Choice(resource, free, None, None)
+    busy = ["%s of %s by %s" % (one, resource, kubelet["used"][resource][one])
+            for resource in resources for one in kubelet["allocatable"].get(resource, [])]
     if busy:
-        return None, [], "no id is free: %s" % ", ".join(busy[:8])
-    return None, [], "kubelet has no id of %s that may take work" % (", ".join(resources) or "this plugin")
+        return Choice(None, [], "no id is free: %s" % ", ".join(busy[:8]), None)
+    return Choice(None, [], None, "kubelet has no id of %s that may take work" % ", ".join(resources))
 
 
 def ask_plugin(kubelet_dir, resource, free):
     """``{"id", "socket", "answer"}``, or ``{"error": text}`` with the plugin's own words."""
-    sockets, error = _gates_kubelet.plugin_sockets(kubelet_dir, resource), None
+    sockets, problems = _gates_kubelet.plugin_sockets(kubelet_dir, resource), []
     for socket in sockets:
         try:
             one = _gates_kubelet.preferred(socket, free)
             return {"id": one, "socket": socket, "answer": _gates_kubelet.allocate(socket, one)}
         except (GrpcError, ValueError) as problem:
             # Two resources whose names begin alike: the other one's plugin does not know the id.
-            error = error or {"error": "%s: %s" % (socket, problem)}
-    return error or {"error": "there is no socket of our plugin for %s in %s/device-plugins" % (resource, kubelet_dir)}
+            problems.append((getattr(problem, "status", None) != FAILED_PRECONDITION, "%s: %s" % (socket, problem)))
+    if problems:
+        # A refusal in the plugin's words says more than a socket that nobody listens at any more.
+        return {"error": min(problems, key=lambda one: one[0])[1]}
+    return {"error": "there is no socket of our plugin for %s in %s/device-plugins" % (resource, kubelet_dir)}
+
+
+def nothing(**more):
+    """What `admit` returns, without anything in it."""
+    seen = dict.fromkeys(("why", "resource", "id", "answer", "error", "row", "log"))
+    seen.update(by=BY, left=[], not_mounted=[])
+    return dict(seen, **more)
+
+
+def told(answer):
+    """An answer of Allocate as it may be shown: values of variables only where they name chips."""
+    return dict(answer, envs={name: value if shown(name) else HIDDEN for name, value in answer["envs"].items()})
 
 
 def admit(start, kubelet, resources, kubelet_dir, state_folder, *, root="/", host=None, managers=()):
@@ -127,16 +154,15 @@ def admit(start, kubelet, resources, kubelet_dir, state_folder, *, root="/", hos
     Returns ``{"by", "why", "resource", "id", "answer", "error", "row", "left", "not_mounted", "log"}``; ``why`` where there is nothing to
     judge, ``error`` where the plugin refused.
     """
-    seen = dict.fromkeys(("why", "resource", "id", "answer", "error", "row", "log"))
-    seen.update(by=BY, left=[], not_mounted=[])
-    seen["resource"], free, seen["why"] = choose(kubelet, resources)
-    if seen["why"]:
+    choice = choose(kubelet, resources)
+    seen = nothing(resource=choice.resource, why=choice.why, error=choice.failure)
+    if choice.why or choice.failure:
         return seen
-    told = ask_plugin(kubelet_dir, seen["resource"], free)
-    seen.update(told)
-    if told.get("error"):
-        return seen
-    given, missing = given_of(told["answer"], specifications(root))
+    asked = ask_plugin(kubelet_dir, choice.resource, choice.free)
+    if asked.get("error"):
+        return dict(seen, error=asked["error"])
+    seen.update(asked, answer=told(asked["answer"]))
+    given, missing = given_of(asked["answer"], specifications(root))
     gone = ["%s does not exist on the node" % entry["host_path"] for entry in given["devices"] + given["mounts"]
             if not os.path.exists(entry["host_path"])]
     if missing or gone:
@@ -153,7 +179,8 @@ def admit(start, kubelet, resources, kubelet_dir, state_folder, *, root="/", hos
                     return dict(seen, error=problem)
                 row = seen["row"] = judge_row(row, tried.start(0, given, EACH), numbers)
             finally:
-                seen["left"] = tried.clean()
+                with undisturbed():
+                    seen["left"] = tried.clean()
     except FleetError as error:
         return dict(seen, error=str(error))
     if not row["passed"] and not given["devices"]:
@@ -171,7 +198,7 @@ def checks(seen):
         answer = seen["answer"]
         yield "plugin allocates", True, "%s of %s by %s: %d node(s), %d mount(s), %s%s" % (
             seen["id"], seen["resource"], BY, len(answer["devices"]), len(answer["mounts"]),
-            ", ".join("%s=%s" % item for item in sorted(answer["envs"].items())) or "no variable",
+            ", ".join("%s=%s" % (name, value) if shown(name) else name for name, value in sorted(answer["envs"].items())) or "no variable",
             "; CDI %s" % ", ".join(answer["cdi_devices"]) if answer["cdi_devices"] else "")
         row = seen["row"]
         saw = "no container" if row["seen"] is None else "saw %s" % (" ".join(row["seen"]) or "no chip")

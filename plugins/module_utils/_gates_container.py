@@ -20,7 +20,9 @@ import time
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._files import digest_of, locked, under
+from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import undisturbed
 from ansible_collections.npu.fleet.plugins.module_utils._gates_note import note, noted
+from ansible_collections.npu.fleet.plugins.module_utils._gates_verdict import BOARD_KINDS
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import fit
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import listed
 
@@ -100,9 +102,12 @@ def inside(path):
     return path[len("/dev/"):] if path.startswith("/dev/") else path.lstrip("/")
 
 
-def npu_nodes(names, host):
-    """Of names in a /dev, those that belong to NPUs: davinciN and the manager nodes of the family."""
-    return sorted(n for n in names if n in host or (n.startswith("davinci") and n[len("davinci"):].isdigit()))
+def npu_nodes(nodes, host):
+    """Of ``{name in a /dev: number}`` the names that belong to NPUs: davinciN, the manager nodes of the family; on a board whatever is of
+    a kind that its NPU's nodes are of, which then is a GPU's or a camera's."""
+    kinds = [kind for kind in BOARD_KINDS if any(name.startswith(kind) for name in host)]
+    return sorted(name for name, number in nodes.items() if name in host or (name.startswith("davinci") and name[len("davinci"):].isdigit())
+                  or (number is not None and name.startswith(tuple(kinds))))
 
 
 def judge_row(row, answer, host):
@@ -200,7 +205,8 @@ def probe(tried, table, host, known, state_folder, *, root="/"):
                 if answer["error"] is None:
                     answer["rows"] = _rows(tried, table if answer["whole"] else table[:1], host)
             finally:
-                answer["left"] = tried.clean()
+                with undisturbed():
+                    answer["left"] = tried.clean()
             passed = answer["error"] is None and not answer["left"] and all(row["passed"] for row in answer["rows"])
             if answer["whole"] or not passed:
                 # What failed is looked at as a whole the next time.

@@ -17,6 +17,10 @@ KUBELET_DIR = "/var/lib/kubelet"
 #: How our agent names its sockets: `npu-agent-NAME.sock`, where NAME begins as the resource's name does (session.py).
 SOCKETS = "npu-agent-"
 _NAME_ROOM = 15
+#: What tells our agent that it is no pod that asks: its audit must not look for one.
+MARK = (("npu-fleet-gate", "1"),)
+#: How a kubelet before 1.23 says that it was told not to answer (pkg/kubelet/apis/podresources/server_v1.go).
+_DISABLED = "GetAllocatableResources disabled"
 #: Seconds of one question; kubelet and plugin answer in milliseconds.
 SECONDS = 5
 
@@ -61,17 +65,18 @@ def devices_of(rows):
 
 
 def ask_kubelet(kubelet_dir=KUBELET_DIR, timeout=SECONDS):
-    """``{"socket", "allocatable": {resource: [ids]}, "used": {resource: {id: "namespace/pod"}}, "error"}``; the error is a text where
-    kubelet did not tell both."""
+    """``{"socket", "allocatable": {resource: [ids]}, "used": {resource: {id: "namespace/pod"}}, "error", "excused"}``; the error is a text
+    where kubelet did not tell both. It is ``excused`` where this kubelet cannot tell: one that hangs or talks nonsense is not."""
     socket = os.path.join(kubelet_dir, "pod-resources", "kubelet.sock")
-    answer = {"socket": socket, "allocatable": {}, "used": {}, "error": None}
-    if not os.path.exists(socket):
-        return dict(answer, error="there is no %s" % socket)
+    answer = {"socket": socket, "allocatable": {}, "used": {}, "error": None, "excused": False}
+    if not os.path.lexists(socket):
+        return dict(answer, error="there is no %s" % socket, excused=True)
     try:
         told = parse(_grpc.unary(socket, "/v1.PodResourcesLister/GetAllocatableResources", b"", timeout))
         listed = parse(_grpc.unary(socket, "/v1.PodResourcesLister/List", b"", timeout))
     except (_grpc.GrpcError, ValueError) as error:
-        return dict(answer, error="kubelet does not tell its devices at %s: %s" % (socket, error))
+        excused = getattr(error, "status", None) == _grpc.UNIMPLEMENTED or _DISABLED in str(error)
+        return dict(answer, error="kubelet does not tell its devices at %s: %s" % (socket, error), excused=excused)
     used = {}
     for pod in _messages(listed, 1):
         name = "%s/%s" % (_text(pod, 2), _text(pod, 1))
@@ -102,14 +107,14 @@ def plugin_sockets(kubelet_dir, resource):
 def preferred(socket, available, timeout=SECONDS):
     """Which of these ids the plugin would give to a container that asks for one."""
     request = b"".join(field(1, one) for one in available) + field(3, 1)
-    answer = parse(_grpc.unary(socket, "/v1beta1.DevicePlugin/GetPreferredAllocation", field(1, request), timeout))
+    answer = parse(_grpc.unary(socket, "/v1beta1.DevicePlugin/GetPreferredAllocation", field(1, request), timeout, metadata=MARK))
     chosen = [one for row in _messages(answer, 1) for one in _texts(row, 1) if one in available]
     return chosen[0] if chosen else available[0]
 
 
 def allocate(socket, one, timeout=SECONDS):
     """The plugin's answer for a container with this id: ``{"envs", "mounts", "devices", "annotations", "cdi_devices"}``. GrpcError."""
-    answer = parse(_grpc.unary(socket, "/v1beta1.DevicePlugin/Allocate", field(1, field(1, one)), timeout))
+    answer = parse(_grpc.unary(socket, "/v1beta1.DevicePlugin/Allocate", field(1, field(1, one)), timeout, metadata=MARK))
     rows = _messages(answer, 1)
     if not rows:
         raise _grpc.GrpcError(_grpc.INTERNAL, "no containers return in allocation response")

@@ -23,6 +23,7 @@ from ansible_collections.npu.fleet.plugins.module_utils import (
 )
 from ansible_collections.npu.fleet.plugins.module_utils._command import run
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of, runtime_path
+from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._gates_engines import OWN, engine_for
 from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import within
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES
@@ -60,6 +61,9 @@ class Run(object):
     """One run of the gates: what is known so far, and the verdicts."""
 
     def __init__(self, params, check_mode, observe_node=observe):
+        if not params["gates"]:
+            raise FleetError("No gate is asked for.", "no_gate", object="npu_verify_gates",
+                             hint="Name some of %s: a node that nobody looks at has proved nothing." % ", ".join(sorted(LIMITS)))
         self.params, self.check_mode, self.observe = params, check_mode, observe_node
         self.limits = limits_of(params["limits"])
         left_out = ("L2", "L4") if check_mode else ()
@@ -113,15 +117,17 @@ class Run(object):
     # --- L0 and L1: the node and its driver ---
 
     def look_at_node(self):
-        """Observe; return the verdicts of gates that are over already, because their time is."""
+        """Observe; return the verdicts of gates that are over already, because their time is. Where the gate that a look is about is not
+        asked for, the first one is: all go by what was seen here, and a node that hangs must not pass for want of a question."""
         limit = self.limits["L0"] + self.limits["L1"]
         looked = within(limit, lambda: self.observe(self.params))
-        late = {}
+        late, first = {}, (self.gates or ["L0"])[0]
         if looked.timed_out:
-            late["L1"] = _gates_verdict.too_late("L1", looked, limit, "the look at host and driver")
+            gate = "L1" if "L1" in self.gates else first
+            late[gate] = _gates_verdict.too_late(gate, looked, limit, "the look at host and driver")
             looked = within(self.limits["L0"], lambda: self.observe(self.params, ask=False))
             if looked.timed_out:
-                late["L0"] = _gates_verdict.too_late("L0", looked, self.limits["L0"], "the look at the host, without its driver,")
+                late[first] = _gates_verdict.too_late(first, looked, self.limits["L0"], "the look at the host, without its driver,")
         self.npu, self.seconds["L0"] = looked.value or {}, looked.seconds
         return late
 
@@ -222,24 +228,41 @@ class Run(object):
         named = [one["resource"] for one in status.get("resources") or []]
         return named or [name for name in (status.get("resource") or "").split(", ") if name]
 
+    def choice(self):
+        """What there is to ask for, see `_gates_admission.choose`."""
+        if self.plugin.get("error") or not self.plugin:
+            told = self.plugin.get("error") or "the plugin was not asked, because there is no NPU"
+            return _gates_admission.Choice(None, [], None, "no plugin is there to ask: %s" % told)
+        return _gates_admission.choose(self.plugin.get("kubelet") or {"error": "kubelet was not asked"}, self.resources())
+
+    def cannot_try(self, failure, by):
+        """The verdict where no pod can be tried. Where L3 has failed already, that is the reason, and one is enough."""
+        if any(verdict["gate"] == "L3" and verdict["passed"] is False for verdict in self.verdicts):
+            return _gates_verdict.verdict_of("L4", [], why=failure, by=by)
+        self.pod = _gates_admission.nothing(error=failure, by=by)
+        return self.verdict("L4", {"asked": "agent and kubelet", "seen": failure}, by=by)
+
     def judge_L4(self):
         engine, why = engine_of(self.npu["engines"], self.params["engine"])
         by = self.params["pod_by"]
+        choice = self.choice()
+        failure = choice.failure
+        if failure is None and by == "pod" and not choice.why and self.pod_wanted() is None:
+            failure = "the family of the chips is not known, so nobody knows what a pod has to see"
+        if failure is None and by != "pod" and engine is None:
+            failure = "no container engine is there to start a container: %s" % why
+        if failure:
+            return self.cannot_try(failure, by)
         self.pod_print = self.print_of(engine, by)
         if not self.params["pod_always"] and _gates_note.noted(self.state, "pod") == self.pod_print:
             return _gates_verdict.verdict_of("L4", [], why="nothing has changed since it passed", by=by)
-        why_not = _gates_admission.choose(self.plugin.get("kubelet") or {"error": "kubelet was not asked"}, self.resources())[2]
-        if by == "pod":
-            kubelet = self.plugin.get("kubelet") or {}
-            if why_not and not kubelet.get("error"):
-                return _gates_verdict.verdict_of("L4", [], why=why_not, by=by)
+        # Whom kubelet cannot tell here, the cluster can.
+        if by == "pod" and (not choice.why or self.plugin["kubelet"]["error"]):
             self.pod_due = True
             return _gates_verdict.verdict_of("L4", [], why="a pod of the cluster tells", by=by)
-        if why_not is None and engine is None:
-            why_not = why
-        if why_not:
-            self.pod = {"why": why_not, "by": by}
-            return _gates_verdict.verdict_of("L4", [], why=why_not, by=by)
+        if choice.why:
+            self.pod = {"why": choice.why, "by": by}
+            return _gates_verdict.verdict_of("L4", [], why=choice.why, by=by)
         looked = within(self.limits["L4"], lambda: self.admit(engine), CLEAN_UP)
         self.seconds["L4"] = looked.seconds
         if looked.timed_out:
@@ -292,4 +315,9 @@ class Run(object):
                 return None
             numbers, managers, unused = _gates_container.wanted_of(self.npu, family, self.params["dev_root"], self.params["unhealthy_from"])
             chips = [["davinci%d" % number] for number in numbers]
-        return {"resource": self.resources()[0], "chips": chips, "managers": managers}
+        resource = self.choice().resource or self.resources()[0]
+        slices = _gates_plugin.slices_of(self.plugin, resource)
+        if slices is not None:
+            # Inside, the node of a slice is named as a chip's: backends/ascend.py of the agent, as the vendor does.
+            chips = [["davinci%d" % number] for number in slices]
+        return {"resource": resource, "chips": chips, "managers": managers}

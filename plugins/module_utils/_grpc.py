@@ -25,7 +25,7 @@ WINDOW = 1 << 20  # bytes that the peer may send ahead
 MAX_FRAME = 1 << 14  # the largest frame that a peer may send unless told otherwise
 MAX_ANSWER = 16 << 20  # containerd's own limit (max_send_message_size)
 MAX_PATH = 107  # bytes of a unix socket's path
-OK, UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 2, 4, 12, 13, 14
+OK, UNKNOWN, DEADLINE_EXCEEDED, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 2, 4, 9, 12, 13, 14
 
 
 class GrpcError(Exception):
@@ -37,16 +37,16 @@ class GrpcError(Exception):
         self.message = message
 
 
-def unary(path, method, request, timeout):
+def unary(path, method, request, timeout, *, metadata=()):
     """Send ``request`` (bytes of a message) to ``method`` (``/package.Service/Method``) at the socket ``path``; return the answer's bytes.
 
-    Raises GrpcError; UNAVAILABLE for a socket that is gone or closes, DEADLINE_EXCEEDED after ``timeout`` seconds, INTERNAL for an answer
-    that is no gRPC.
+    ``metadata``: further headers, ``(name, value)``. Raises GrpcError; UNAVAILABLE for a socket that is gone or closes, DEADLINE_EXCEEDED
+    after ``timeout`` seconds, INTERNAL for an answer that is no gRPC.
     """
     deadline = time.monotonic() + timeout
     try:
         with contextlib.closing(connect(path, timeout)) as connection:
-            return _Call(connection, deadline).run(method, request, timeout)
+            return _Call(connection, deadline).run(method, request, timeout, metadata)
     except socket.timeout as error:
         raise GrpcError(DEADLINE_EXCEEDED, "no answer within %g s" % timeout) from error
     except OSError as error:
@@ -91,8 +91,8 @@ class _Call(object):
         self._body = bytearray()
         self._ended = False
 
-    def run(self, method, request, timeout):
-        self._send(PREFACE + self._opening() + self._request(method, request, timeout))
+    def run(self, method, request, timeout, metadata):
+        self._send(PREFACE + self._opening() + self._request(method, request, timeout, metadata))
         while not self._ended:
             self._take(*self._frame())
         return self._answer()
@@ -104,7 +104,7 @@ class _Call(object):
         payload = b"".join(struct.pack("!HI", name, value) for name, value in settings)
         return frame(SETTINGS, 0, 0, payload) + frame(WINDOW_UPDATE, 0, 0, struct.pack("!I", WINDOW))
 
-    def _request(self, method, request, timeout):
+    def _request(self, method, request, timeout, metadata):
         headers = encode([
             (":method", "POST"),
             (":scheme", "http"),
@@ -114,7 +114,7 @@ class _Call(object):
             ("content-type", "application/grpc"),
             ("user-agent", "npu-fleet"),
             ("grpc-timeout", "%dm" % max(1, int(timeout * 1000))),
-        ])
+        ] + list(metadata))
         message = b"\0" + struct.pack("!I", len(request)) + request
         return frame(HEADERS, END_HEADERS, STREAM, headers) + frame(DATA, END_STREAM, STREAM, message)
 

@@ -30,7 +30,7 @@ description:
     node, one container otherwise.
 options:
   gates:
-    description: Gates to judge.
+    description: Gates to judge, at least one.
     type: list
     elements: str
     choices: [L0, L1, L2, L3, L4]
@@ -152,7 +152,9 @@ recorded:
   type: bool
   sample: false
 passed:
-  description: Did no gate fail? One that was not judged does not count; RV(gates) tells why it was not.
+  description:
+    - Did no gate fail? One that was not judged does not count, and RV(gates) tells why it was not. A look that was given up and a plugin
+      that cannot be asked are failures.
   returned: always
   type: bool
   sample: true
@@ -314,6 +316,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_verdict
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
 from ansible_collections.npu.fleet.plugins.module_utils._gates_kubelet import KUBELET_DIR
+from ansible_collections.npu.fleet.plugins.module_utils._gates_limit import GivenUp, end_in_order
 from ansible_collections.npu.fleet.plugins.module_utils._gates_run import LIMITS, Run
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._health import DEFAULT_LEVEL, LEVELS
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._host import under
@@ -371,11 +374,14 @@ def promote(params, answer, check_mode):
 
 def main():
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
+    end_in_order()
     try:
         check_limits(module.params["limits"])
         answer = Run(module.params, module.check_mode).run()
         recorded = promote(module.params, answer, module.check_mode)
         module.exit_json(changed=recorded, recorded=recorded, **answer)
+    except GivenUp:
+        module.fail_json(msg="The gates were ended by a signal before they were over; what they had started is taken away.")
     except FleetError as error:
         fail(module, error)
     except OSError as error:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the gates ask kubelet and the plugin, with the agent itself and the kubelet stand-in behind it. The node has no grpcio."""
 
+import json
 import os
+import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +13,7 @@ from agent_rig import until
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_admission as admission
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_kubelet as kubelet
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_plugin as plugin
+from ansible_collections.npu.fleet.plugins.module_utils import _grpc
 from ansible_collections.npu.fleet.plugins.module_utils._gates_container import device_number
 from ansible_collections.npu.fleet.plugins.module_utils._grpc import GrpcError
 
@@ -67,7 +71,52 @@ def test_kubelets_own_word_on_ids_and_who_has_them(served):
 
 
 def test_no_socket_is_said(tmp_path):
-    assert kubelet.ask_kubelet(str(tmp_path))["error"] == f"there is no {tmp_path}/pod-resources/kubelet.sock"
+    seen = kubelet.ask_kubelet(str(tmp_path))
+    assert (seen["error"], seen["excused"]) == (f"there is no {tmp_path}/pod-resources/kubelet.sock", True)
+
+
+@pytest.mark.parametrize("said", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", "refused"])
+def test_a_kubelet_that_ought_to_tell_and_does_not_is_not_excused(tmp_path, said):
+    """It hangs, closes, talks something else, or has left its socket behind."""
+    (tmp_path / "pod-resources").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "pod-resources/kubelet.sock"))
+        if said != "refused":
+            server.listen(5)
+            threading.Thread(target=answer, args=(server, said), daemon=True).start()
+        seen = kubelet.ask_kubelet(str(tmp_path), 0.5)
+    assert not seen["excused"]
+    assert "kubelet does not tell its devices" in seen["error"]
+    choice = admission.choose(seen, [RESOURCE])
+    assert choice.why is None
+    assert "nobody tells which ids are free" in choice.failure
+
+
+def answer(server, said):
+    connection = server.accept()[0]
+    with connection:
+        if said is None:
+            while connection.recv(1 << 16):
+                pass
+            return
+        connection.recv(1 << 16)
+        connection.sendall(said)
+
+
+@pytest.mark.parametrize(("status", "words", "excused"), [
+    (_grpc.UNIMPLEMENTED, "unknown service v1.PodResourcesLister", True),
+    (_grpc.UNKNOWN, "Pod Resources API GetAllocatableResources disabled", True),
+    (_grpc.UNKNOWN, "failed", False), (_grpc.DEADLINE_EXCEEDED, "no answer", False), (_grpc.INTERNAL, "no gRPC", False),
+])
+def test_which_words_of_a_kubelet_are_an_excuse(tmp_path, monkeypatch, status, words, excused):
+    (tmp_path / "pod-resources").mkdir()
+    (tmp_path / "pod-resources/kubelet.sock").touch()
+
+    def unary(*_args):
+        raise GrpcError(status, words)
+
+    monkeypatch.setattr(_grpc, "unary", unary)
+    assert kubelet.ask_kubelet(str(tmp_path))["excused"] is excused
 
 
 def test_a_pods_admission_without_a_pod(served):
@@ -86,6 +135,86 @@ def test_a_pods_admission_without_a_pod(served):
     assert served.rig.numbers() == (8, 8)
     assert served.rig.ask("history") == before
     assert all(passed for _name, passed, _detail in admission.checks(found))
+
+
+def audit_lines(rig):
+    try:
+        return [json.loads(line) for line in (rig.folder / "audit.jsonl").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def test_the_audit_takes_a_gate_for_no_pod(served):
+    """A pod that gets the same id a moment later has its own line and its own name, and the gate's line waits for nobody."""
+    served.rig.ask("allocate", count=7, resource=RESOURCE, pod="others")
+    free = until(lambda: len(ids := kubelet.free_ids(kubelet.ask_kubelet(served.place), RESOURCE)) == 1 and ids, what="one free id")
+    found, _engine = admit(served)
+    assert found["id"] == free[0]
+    served.rig.ask("allocate", count=1, resource=RESOURCE, pod="job")
+    lines = until(lambda: len(lines := audit_lines(served.rig)) == 3 and lines, what="three lines")
+    told = {line["pod"]: line for line in lines}
+    assert set(told) == {"others", None, "job"}
+    assert (told[None]["note"], told[None]["ids"], told[None]["namespace"]) == ("a gate of npu.fleet", free, None)
+    assert "note" not in told["job"]
+    assert served.agent.metric("audit_lines_without_pod_total") == 0
+    # One that is refused is a gate's, too.
+    (socket_path,) = kubelet.plugin_sockets(served.place, RESOURCE)
+    with pytest.raises(GrpcError) as refusal:
+        kubelet.allocate(socket_path, "nothing")
+    assert refusal.value.status == _grpc.FAILED_PRECONDITION
+    lines = until(lambda: len(lines := audit_lines(served.rig)) == 4 and lines, what="four lines")
+    assert (lines[3]["outcome"], lines[3]["note"]) == ("refused", "a gate of npu.fleet")
+
+
+def test_a_gates_question_between_two_calls_of_kubelet_changes_nothing(package):
+    """What kubelet said to be free is about its own next Allocate."""
+    import asyncio
+
+    from npu_agent.plugin import GATE, Plugin
+
+    said = []
+    made = Plugin(SimpleNamespace(resource=RESOURCE, units={}), None, None, {}, None)
+    made.audit = SimpleNamespace(leave=lambda *_args, **more: said.append((more["preferred"], more["gate"])))
+    made.preferred = (["a"], [])
+    request = SimpleNamespace(container_requests=[SimpleNamespace(devices_ids=["a"])])
+    made.tell(request, 0.0, "no", gate=True)
+    made.tell(request, 0.0, "no")
+    assert said == [(None, True), ((["a"], []), False)]
+    assert (GATE, "1") in kubelet.MARK
+
+    class Context:
+        def invocation_metadata(self):
+            return kubelet.MARK
+
+    made.counters, made.settings = {"preferred": 0}, SimpleNamespace(shares=1)
+    made.board.chips = {}
+    asyncio.run(made.get_preferred(SimpleNamespace(container_requests=[]), Context()))
+    assert made.preferred is None
+
+
+def test_a_refusal_says_more_than_a_socket_that_nobody_listens_at(tmp_path, monkeypatch):
+    problems = iter([GrpcError(_grpc.UNAVAILABLE, "connection refused"), GrpcError(_grpc.FAILED_PRECONDITION, "davinci3 is missing"),
+                     GrpcError(_grpc.UNAVAILABLE, "connection refused")])
+    monkeypatch.setattr(kubelet, "plugin_sockets", lambda *_args: ["/a.sock", "/b.sock", "/c.sock"])
+
+    def preferred(*_args):
+        raise next(problems)
+
+    monkeypatch.setattr(kubelet, "preferred", preferred)
+    assert admission.ask_plugin(str(tmp_path), RESOURCE, ["a"])["error"] == "/b.sock: davinci3 is missing"
+
+
+def test_values_of_variables_stay_between_plugin_and_container(tmp_path, monkeypatch):
+    """An operator reads the outcome, and it lies in logs."""
+    nothing = {"devices": [], "mounts": [], "annotations": {}, "cdi_devices": []}
+    answer = {"envs": {"PASS": "canary-1", "ASCEND_VISIBLE_DEVICES": "0"}, **nothing}
+    monkeypatch.setattr(admission, "ask_plugin", lambda *_args: {"id": "Ascend910-0", "socket": "/s", "answer": answer})
+    engine = Engine()
+    found = admission.admit(lambda _vendor: engine, {"error": None, "allocatable": {RESOURCE: IDS}, "used": {}}, [RESOURCE], str(tmp_path),
+                            str(tmp_path / "state"), root=str(tmp_path), host={}, managers=[])
+    assert engine.given["env"] == answer["envs"]
+    assert "canary" not in json.dumps([found, list(admission.checks(found))])
+    assert found["answer"]["envs"] == {"PASS": "(not shown)", "ASCEND_VISIBLE_DEVICES": "0"}
 
 
 @pytest.mark.parametrize(("odd", "words"), [
@@ -146,6 +275,19 @@ def test_a_chip_that_the_plugin_takes_out_is_named_by_its_own_words(served):
     assert (found["differ"], found["unfit"], found["wrong"]) == (1, 1, [])
     assert found["explained"][0].startswith("/dev/davinci3: the driver calls it OK, the plugin does not offer it: Ascend910-3: ")
     assert seen["node"]["chips"] == 8
+    # Which chip has which id, so that nobody has to go by the number in it.
+    (resource,) = seen["status"]["resources"]
+    wanted = {chip["phy_id"]: chip["pci_address"] for chip in served.rig.chips()}
+    assert [(one["id"], one["pci_address"], one["healthy"]) for one in sorted(resource["devices"], key=lambda one: one["phy_id"])] == [
+        (f"Ascend910-{number}", wanted[number], number != 3) for number in range(8)]
+
+
+def test_readyz_stays_small_however_many_shares_there_are(rig):
+    rig.kubelet()
+    agent = rig.agent(shares=100)
+    until(lambda: rig.numbers() == (800, 800), what="all shares")
+    assert len(agent.report()["resources"][0]["devices"]) == 8
+    assert len(agent.get("/readyz")[1]) < 4000
 
 
 CDI = {"k/npu=0": ({"env": ["A=1"], "deviceNodes": [{"path": "/dev/davinci_manager"}]},

@@ -13,7 +13,7 @@ NO_LENGTH = ("tests/fixtures/", "tests/vectors/", "changelogs/changelog.yaml")
 PAYLOAD_BYTES = 230_000
 # These look at the whole node in one call, which is cheaper than a second task: half of their code is the detector and the packages, and
 # a quarter the six engines, of which only the node knows which it has.
-PAYLOAD_BYTES_OF = {"npu_gates": 450_000, "npu_info": 425_000, "npu_package": 360_000, "oci_runtime_node": 280_000}
+PAYLOAD_BYTES_OF = {"npu_gates": 465_000, "npu_info": 425_000, "npu_package": 360_000, "oci_runtime_node": 280_000}
 
 # Files with a comment syntax must carry the licence. Data that a test reads byte by byte has none.
 SPDX = "SPDX-License-Identifier: GPL-3.0-or-later"

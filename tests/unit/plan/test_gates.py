@@ -5,6 +5,7 @@
 import pytest
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates, _gates_verdict
+from ansible_collections.npu.fleet.plugins.module_utils import _gates_plugin as plugins
 
 from .observed import converged
 
@@ -49,8 +50,8 @@ def told(*reasons, healthy=None, total=8, **more):
             "resources": [resource], **more}
 
 
-def kubelet(ids=IDS, error=None):
-    return {"socket": "/k.sock", "allocatable": {RESOURCE: list(ids)}, "used": {}, "error": error}
+def kubelet(ids=IDS, error=None, excused=False):
+    return {"socket": "/k.sock", "allocatable": {RESOURCE: list(ids)}, "used": {}, "error": error, "excused": excused}
 
 
 PLUGIN = {"status": told(), "kubelet": kubelet()}
@@ -240,7 +241,8 @@ def test_without_a_code_the_driver_is_not_overruled():
 
 @pytest.mark.parametrize(("seen", "passed", "words"), [
     (kubelet(), True, "kubelet 8, plugin 8"),
-    (kubelet(error="there is no /k.sock"), True, "not compared: there is no /k.sock"),
+    (kubelet(error="there is no /k.sock", excused=True), True, "not compared: there is no /k.sock"),
+    (kubelet([], "kubelet does not tell its devices at /k.sock: no answer within 5 s"), False, "no answer within 5 s"),
     (kubelet(IDS[:7]), False, "kubelet 7, plugin 8"),
     (kubelet([]), False, "kubelet 0, plugin 8"),
 ])
@@ -255,6 +257,62 @@ def test_kubelet_must_not_have_what_the_plugin_calls_unfit():
     gates, text = failed(converged(), dict(WANTED, unhealthy_allowed=1), plugin=seen)
     assert gates == {"L3"}
     assert "kubelet still has Ascend910-3" in text
+
+
+def renumbered(*unfit):
+    """What the agent tells where the driver has turned its numbers round: names stay with the hardware."""
+    status = told(*[f"Ascend910-{number}: DCMI health critical" for number in unfit])
+    status["resources"][0]["devices"] = [
+        {"id": f"Ascend910-{n}", "phy_id": 7 - n, "pci_address": f"0000:c{7 - n}:00.0", "healthy": n not in unfit} for n in range(8)]
+    return {"status": status, "kubelet": kubelet([one for one in IDS if int(one[-1]) not in unfit])}
+
+
+def test_ids_stay_with_the_hardware_and_are_no_physical_ids():
+    npu = converged()
+    npu["chips"][1]["health"] = "Critical"
+    wanted = dict(WANTED, unhealthy_allowed=1)
+    assert failed(npu, wanted, plugin=renumbered(6)) == (set(), "")
+    found, text = failed(npu, wanted, plugin=renumbered(1))
+    assert found == {"L3"}
+    assert "/dev/davinci1: the driver calls it Critical and tells no fault code" in text
+    assert "/dev/davinci6: the driver calls it OK, the plugin does not offer it: Ascend910-1" in text
+    # A code that the plugin knows as harmless is of the chip, not of the one whose name has its number.
+    npu["chips"][1]["error_codes"] = ["80E01801"]
+    assert failed(npu, plugin=renumbered())[0] == set()
+    assert "L1" in failed(npu, plugin=renumbered(6))[0]
+
+
+def test_a_chip_is_known_by_its_address_and_a_board_by_its_place():
+    seen = renumbered()
+    devices = seen["status"]["resources"][0]["devices"]
+    for one in devices:
+        one["phy_id"] = None
+    assert [plugins.places_of(converged()["chips"], seen["status"])[f"Ascend910-{n}"] for n in range(3)] == [7, 6, 5]
+    # Gone: neither is told, and another chip may have its number.
+    devices[0]["pci_address"] = None
+    assert plugins.places_of(converged()["chips"], seen["status"])["Ascend910-0"] is None
+    board = [dict(converged()["chips"][0], phy_id=None, pci_address=None, logic_id=n) for n in range(2)]
+    rows = [{"id": f"npu-rk3588-{n}", "phy_id": None, "pci_address": f"fda{n}0000.npu", "healthy": True} for n in range(2)]
+    assert plugins.places_of(board, {"resources": [{"resource": "r", "devices": rows}]}) == {"npu-rk3588-0": 0, "npu-rk3588-1": 1}
+
+
+def test_a_chip_that_is_missing_is_named_by_what_the_agent_tells():
+    seen = renumbered()
+    del seen["status"]["resources"][0]["devices"][0]
+    seen["status"]["total"] = seen["status"]["healthy"] = 7
+    found, text = failed(converged(), plugin=seen)
+    assert found == {"L3"}
+    assert "/dev/davinci7 is not among its chips" in text
+
+
+def test_numbers_of_slices():
+    def seen(*ids):
+        return {"status": {"resources": [{"resource": RESOURCE, "devices": [{"id": one} for one in ids]}]}}
+
+    assert plugins.slices_of(seen("Ascend910-2c.1cpu-101-3", "Ascend910-2c.1cpu-100-0"), RESOURCE) == [100, 101]
+    assert plugins.slices_of(seen(*IDS), RESOURCE) is None
+    assert plugins.slices_of(seen("Ascend910-2c-100-0"), "other") is None
+    assert plugins.slices_of({"error": "x"}, RESOURCE) is None
 
 
 def test_in_daemonset_mode_there_is_no_unit():
@@ -274,6 +332,13 @@ def test_each_way_an_admission_can_be_wrong(pod, words):
     gates, text = failed(converged(), pod=pod)
     assert gates == {"L4"}
     assert words in text
+
+
+def test_values_of_variables_are_not_told():
+    answer = dict(POD["answer"], envs={"TOKEN": "canary", "ASCEND_VISIBLE_DEVICES": "0", "NPU_FLEET_X": "y"})
+    detail = judged(converged(), pod=dict(POD, answer=answer))[4]["checks"][0]["detail"]
+    assert "ASCEND_VISIBLE_DEVICES=0, NPU_FLEET_X=y, TOKEN" in detail
+    assert "canary" not in detail
 
 
 def test_what_cannot_be_judged_says_why_and_fails_nothing():

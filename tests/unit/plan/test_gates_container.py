@@ -136,6 +136,18 @@ def test_a_board_gives_its_nodes_and_no_other():
     assert container.board_table([{"device_nodes": []}]) == ([], {})
 
 
+@pytest.mark.parametrize("name", ["dri/card0", "dri/renderD128", "accel/accel0", "rknpu1"])
+def test_in_a_boards_container_the_node_of_anything_else_is_strange(name):
+    host = {"dri/renderD129": "226:129", "accel/accel1": "261:1", "rknpu": "10:1"}
+    seen = {**host, name: "226:0", "dri/by-path": None}
+    row = {"name": "nodes", "value": None, "expected": sorted(host)}
+    judged = container.judge_row(row, {"started": True, "nodes": seen, "timed_out": False, "error": None, "seconds": 0.1}, host)
+    assert not judged["passed"]
+    assert judged["seen"] == sorted({*host, name})
+    # A server has GPUs, and its NPUs have no such nodes.
+    assert container.npu_nodes({"davinci0": "236:0", name: "226:0"}, HOST) == ["davinci0"]
+
+
 def test_a_boards_rows_are_tried_and_told(tmp_path):
     table, host = container.board_table([{"device_nodes": ["/dev/full"]}])
 

@@ -94,6 +94,70 @@ def test_a_gate_that_is_not_over_in_its_time_fails_with_that_reason(tmp_path, se
         assert ends(answer)[other] is passed
 
 
+@pytest.mark.parametrize(("hangs", "asked"), [
+    ("driver", ["L3"]), ("driver", ["L0", "L4"]),
+    ("host", ["L2"]), ("host", ["L3"]), ("host", ["L4"]), ("host", ["L2", "L3", "L4"]), ("host", ["L0", "L4"]),
+])
+def test_a_look_that_was_given_up_fails_the_first_gate_asked_for(tmp_path, seen, asked, hangs):
+    """Whichever gates somebody wants: a node that hangs is not right."""
+    answer = run(tmp_path, hang=(hangs,), limits={"L0": 0.2 if hangs == "host" else 5, "L1": 0.2}, gates=asked)
+    assert not answer["passed"]
+    assert (answer["first_failed"]["gate"], answer["first_failed"]["check"]) == (asked[0], "in time")
+
+
+def test_no_gate_at_all_is_refused(tmp_path):
+    with pytest.raises(FleetError, match="No gate is asked for"):
+        run(tmp_path, gates=[])
+
+
+NAMELESS = {"status": dict(told(), resources=[], resource=None), "kubelet": kubelet()}
+HUNG = dict(PLUGIN, kubelet=kubelet([], "kubelet does not tell its devices: no answer within 5 s"))
+
+
+@pytest.mark.parametrize("by", ["admission", "pod"])
+@pytest.mark.parametrize(("plugin", "words"), [
+    ({"error": "refused"}, "no plugin is there to ask: refused"),
+    (NAMELESS, "no plugin is there to ask: it names no resource"),
+    (HUNG, "nobody tells which ids are free: kubelet does not tell its devices: no answer within 5 s"),
+    (dict(PLUGIN, kubelet=kubelet([])), "kubelet has no id of huawei.com/Ascend910 that may take work"),
+])
+def test_what_ought_to_answer_and_does_not_fails_the_pod(tmp_path, seen, by, plugin, words):
+    seen["plugin"], seen["hang"] = plugin, ("pod",)
+    answer = run(tmp_path, gates=["L4"], pod_by=by)
+    assert ends(answer) == {"L4": False}
+    assert (answer["pod_due"], answer["first_failed"]["check"]) == (False, "plugin allocates")
+    assert words in answer["first_failed"]["reason"]
+    # Where L3 tells it, one failure is enough; nothing is green.
+    both = ends(run(tmp_path, gates=["L3", "L4"], pod_by=by))
+    assert both == {"L3": False, "L4": None}
+
+
+def test_a_node_without_npu_has_no_pod_to_try(tmp_path, seen):
+    npu = converged()
+    npu.update(present=False, chips=[], family=None, families=[])
+    assert ends(run(tmp_path, npu, gates=["L4"])) == {"L4": False}
+
+
+def test_a_kubelet_that_cannot_tell_is_no_failure(tmp_path, seen):
+    seen["plugin"], seen["hang"] = dict(PLUGIN, kubelet=kubelet([], "there is no /k.sock", excused=True)), ("pod",)
+    assert ends(run(tmp_path, gates=["L3", "L4"])) == {"L3": True, "L4": None}
+    assert run(tmp_path, gates=["L4"], pod_by="pod")["pod_due"] is True
+
+
+def test_a_pod_asks_for_the_resource_of_which_something_is_free(tmp_path, seen):
+    """Slices have nodes of their own."""
+    name, ids = "huawei.com/Ascend910-2c.1cpu", ["Ascend910-2c.1cpu-101-0", "Ascend910-2c.1cpu-100-0"]
+    devices = [{"id": one, "phy_id": 0, "pci_address": None} for one in ids]
+    status = dict(told(), resources=[
+        {"resource": "huawei.com/Ascend910", "healthy": 1, "total": 1, "reasons": []},
+        {"resource": name, "healthy": 2, "total": 2, "reasons": [], "devices": devices}])
+    seen["plugin"] = {"status": status, "kubelet": dict(
+        kubelet(["Ascend910-1"]), used={"huawei.com/Ascend910": {"Ascend910-1": "default/job"}})}
+    seen["plugin"]["kubelet"]["allocatable"][name] = ids
+    wanted = run(tmp_path, pod_by="pod", gates=["L4"])["pod_wanted"]
+    assert (wanted["resource"], wanted["chips"]) == (name, [["davinci100"], ["davinci101"]])
+
+
 def test_check_mode_starts_no_container(tmp_path, seen):
     seen["hang"] = ("container", "pod")
     assert list(ends(run(tmp_path, check_mode=True))) == ["L0", "L1", "L3"]
