@@ -38,7 +38,7 @@ def facts_of(observed, ready):
         "link": _labels.link_of(families, products, len(chips)),
         "serial_hash": _labels.serial_hash([chip.get("serial") for chip in chips]),
         "arch": observed.get("arch"),
-        "stack": _same(chip.get("stack") for chip in chips),
+        "stack": _same(chip.get("stack") if (chip.get("evidence") or {}).get("driver") else None for chip in chips),  # else it is a guess
     }
 
 

@@ -151,7 +151,18 @@ def _product(sysfs_root, functions, printed):
     products = {function["product"] for function in functions if function["kind"] == "chip"}
     if len(products) == 1 and None not in products:
         return products.pop()
-    return next((name for name in printed if name and SERVER_NAME.match(name)), None)
+    return printed_product(printed)
+
+
+def printed_product(names):
+    """The first of what a driver prints that is the name of a product."""
+    return next((name for name in names if name and SERVER_NAME.match(name)), None)
+
+
+def only_family(of_chips, unknown=()):
+    """The family of a node: None for several, where a chip has none, and beside what no table names."""
+    found = set(of_chips)
+    return found.pop() if len(found) == 1 and not unknown else None
 
 
 def detect(run, sysfs_root="/sys", dev_root="/dev", *, dcmi=None, npu_smi=None, timeout=20.0, install_path="/usr/local/Ascend",
@@ -208,7 +219,7 @@ def detect(run, sysfs_root="/sys", dev_root="/dev", *, dcmi=None, npu_smi=None, 
     families = sorted({chip["family"] for chip in chips if chip["family"]})
     return {
         "present": present,
-        "family": families[0] if len(families) == 1 and not unknown and all(chip["family"] for chip in chips) else None,
+        "family": only_family([chip["family"] for chip in chips], unknown),
         "families": families,
         "product": _product(sysfs_root, functions, printed),
         "chips": chips,

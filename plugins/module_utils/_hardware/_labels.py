@@ -140,7 +140,7 @@ def labels_of(facts):
     """{key: value} that a node with these facts should carry; none without an NPU."""
     if facts.get("present") is False:
         return {}
-    family = _only(facts.get("families"))
+    family = _only([family for family in facts.get("families") or () if family != "unknown"])
     if facts.get("backend") == "rockchip":
         facts = dict(facts, soc=family)
     found = ((key, value_of(value(facts, family))) for key, value in LABELS)
@@ -200,7 +200,7 @@ def decide_taint(taints, put, value=AGENT):
     return None
 
 
-def patch_of(node, wanted, put, keep=(), remove=False, only=None):
+def patch_of(node, wanted, put, keep=(), *, remove=False, only=None):
     """What the agent has to send for its Node: (patch or None, others as in decide()).
 
     wanted: labels, None to leave them as they are. put: see decide_taint(). keep: keys that are left alone. remove: take off all of ours.

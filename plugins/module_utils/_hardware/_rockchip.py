@@ -11,7 +11,7 @@ import errno
 import os
 import re
 
-from ._detect import blank
+from ._detect import blank, only_family
 from ._families import ASCEND, ROCKCHIP
 from ._rknpu import ROCKET, find, read
 
@@ -81,7 +81,7 @@ def detect(sysfs_root="/sys", dev_root="/dev", proc_root="/proc", opened=refusal
     families = sorted({chip["family"] for chip in chips})
     return {
         "present": True,
-        "family": families[0] if len(families) == 1 else None,
+        "family": only_family(families),
         "families": families,
         "product": board_text("model", sysfs_root, proc_root),
         "chips": chips,

@@ -21,7 +21,7 @@ def facts(package, monkeypatch):
         node = SimpleNamespace(backend=SimpleNamespace(name=backend), present=bool(records), settings=None,
                                seen={str(number): SimpleNamespace(record=record) for number, record in enumerate(records)})
         looker = SimpleNamespace(driver=SimpleNamespace(version=version and {"driver_version": version}))
-        found = {"families": [], "product": None, **(board or {})}
+        found = {"family": None, "product": None, "unknown": [], **(board or {})}
         service = SimpleNamespace(node=node, eyes=SimpleNamespace(looker=looker))
         return facts.node_facts(service, SimpleNamespace(of=lambda _settings, _backend: found))
 
@@ -48,7 +48,7 @@ def test_a_driver_that_answers_for_no_chip_has_no_version_but_the_cards_stay(fac
 
 
 def test_without_a_chip_the_bus_tells_the_family(facts):
-    told = facts([], board={"families": ["310p"], "product": "Atlas 300I Duo"}, ready=False)
+    told = facts([], board={"family": "310p", "product": "Atlas 300I Duo"}, ready=False)
     assert told["families"] == ["310p"] and told["products"] == ["Atlas 300I Duo"] and told["chips"] is None and told["chip_names"] == []
 
 
@@ -61,13 +61,29 @@ def test_a_driver_that_is_not_bound_has_no_version(facts):
     chip = {"family": "rk3588", "name": "RK3588", "driver_version": "0.9.8", "driver_bound": True, "cores": 3, "stack": "rknpu-drm"}
     assert facts([chip], backend="rockchip")["driver_version"] == "0.9.8"
     assert facts([{**chip, "driver_bound": None}], backend="rockchip")["driver_version"] is None
+    assert facts([chip], backend="rockchip")["stack"] == "rknpu-drm"
+    assert facts([{**chip, "driver_bound": False}], backend="rockchip")["stack"] is None  # a guess
+
+
+def test_what_the_driver_prints_as_the_product_counts_where_the_board_tells_none(facts):
+    """As from the controller, and only what is one."""
+    records = [{**CHIP, "product_name": "0x1234"}, {**CHIP, "product_name": "Atlas 800T A2"}]
+    assert facts(records)["products"] == ["Atlas 800T A2"] and facts(records[:1])["products"] == []
+    assert facts(records, board={"product": "Atlas 900 A2"})["products"] == ["Atlas 900 A2"]
+
+
+def test_a_family_is_told_where_every_chip_has_one(facts):
+    """The same rule as from the controller."""
+    assert facts([CHIP, {**CHIP, "family": None}])["families"] == []
+    assert facts([CHIP], board={"unknown": [{"address": "0000:01:00.0"}]})["families"] == []
+    assert facts([CHIP, {**CHIP, "family": "310p"}])["families"] == [] and facts([CHIP, CHIP])["families"] == ["a2"]
 
 
 def test_the_board_is_not_read_each_time(package, monkeypatch):
     from npu_agent import facts
 
     calls, now = [], [0.0]
-    monkeypatch.setattr(facts, "detect", lambda *_roots: calls.append(1) or {"families": [], "product": None})
+    monkeypatch.setattr(facts, "detect", lambda *_roots: calls.append(1) or {"family": None, "product": None, "unknown": []})
     board = facts.BoardFacts(lambda: now[0])
     settings = SimpleNamespace(sysfs_root="/x", dev_root="/y")
     for second in range(0, 120, 5):

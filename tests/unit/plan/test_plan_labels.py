@@ -56,7 +56,7 @@ def test_a_node_without_npu_has_none_and_without_an_observation_ours_are_named()
 
 
 def test_a_rockchip_board():
-    chip = {"name": "RK3588", "serial": None, "stack": "rknpu-drm", "cores": 3}
+    chip = {"name": "RK3588", "family": "rk3588", "serial": None, "stack": "rknpu-drm", "cores": 3, "evidence": {"driver": "RKNPU"}}
     versions = {"driver": {"on_disk": None, "running": "0.9.8"}, "firmware": {"on_disk": None, "running": None}}
     labels = _plan_labels.node_labels_of(seen(
         backend="rockchip", family="rk3588", product="Radxa ROCK 5B", chips=[chip], versions=versions))
@@ -65,3 +65,16 @@ def test_a_rockchip_board():
         "npu.fleet/driver-version": "0.9.8", "npu.fleet/link": "none", "npu.fleet/soc": "rk3588", "npu.fleet/cores": "3",
         "npu.fleet/stack": "rknpu-drm", "npu.fleet/ready": "true",
     }
+
+
+@pytest.mark.parametrize(("change", "gone"), [
+    ({"evidence": {"driver": None}}, {"npu.fleet/stack"}), ({"cores": None}, {"npu.fleet/cores"}),
+])
+def test_what_is_not_known_of_a_board_gives_no_label(change, gone):
+    """Without a driver its stack is a guess; "unknown" is no SoC."""
+    board = {"backend": "rockchip", "family": "rk3588", "product": "a board"}
+    chip = {"name": "RK3588", "family": "rk3588", "serial": None, "stack": "rknpu-drm", "cores": 3, "evidence": {"driver": "RKNPU"}}
+    whole = _plan_labels.node_labels_of(seen(**board, chips=[chip]))
+    assert set(whole) - set(_plan_labels.node_labels_of(seen(**board, chips=[{**chip, **change}]))) == gone
+    assert set(whole) - set(_plan_labels.node_labels_of(seen(**{**board, "family": "unknown"}, chips=[chip]))) == {
+        "npu.fleet/family", "npu.fleet/soc"}

@@ -6,13 +6,16 @@ import time
 
 from . import status
 from ._hardware import _labels
-from ._hardware._detect import detect
+from ._hardware._detect import detect, only_family, printed_product
 
 BOARD_SECONDS = 60.0  # the board's name and what lies on the bus hardly change, and are read from many small files
 
 
 class BoardFacts:
-    """{"families", "product"} that the detector sees without asking a driver. Devices that only the operator names have none."""
+    """{"family", "product", "unknown"} that the detector sees without asking a driver. Devices that only the operator names have none.
+
+    unknown: accelerators that no table names.
+    """
 
     def __init__(self, clock=time.monotonic):
         self.clock, self.when, self.found = clock, None, None
@@ -30,8 +33,8 @@ def look(settings, backend):
     if backend == "rockchip":
         from ._hardware import _rockchip  # noqa: PLC0415  nobody else has such a board
 
-        return {"families": [], "product": _rockchip.board_text("model", settings.sysfs_root, settings.proc_root)}
-    return {"families": [], "product": None}
+        return {"family": None, "product": _rockchip.board_text("model", settings.sysfs_root, settings.proc_root), "unknown": []}
+    return {"family": None, "product": None, "unknown": []}
 
 
 BOARD = BoardFacts()
@@ -67,9 +70,11 @@ def node_facts(service, board=BOARD):
     backend = node.backend.name
     records = [seen.record for seen in node.seen.values()]
     found = board.of(node.settings, backend)
-    families = sorted({record["family"] for record in records if record.get("family")})
-    families = families or found["families"]  # a driver that does not answer changes nothing about the cards
-    products = [found["product"]] if found["product"] else []
+    # Without a chip, what is on the bus counts: a driver that does not answer changes nothing about the cards.
+    family = only_family([record.get("family") for record in records], found["unknown"]) if records else found["family"]
+    families = [family] if family else []
+    product = found["product"] or printed_product(record.get("product_name") for record in records)
+    products = [product] if product else []
     ready = report["ready"] and report["healthy"] > 0
     reasons = list(report["reasons"])
     if report["ready"] and not ready:
@@ -82,5 +87,5 @@ def node_facts(service, board=BOARD):
         "aicores": whole(same(record.get("cores") or record.get("aicore_count") for record in records)), "memory_mib": None,
         "link": _labels.link_of(families, products, report["total"]),
         "serial_hash": _labels.serial_hash([record.get("serial") for record in records]),
-        "arch": os.uname().machine, "stack": same(record.get("stack") for record in records),
+        "arch": os.uname().machine, "stack": same(record.get("stack") if record.get("driver_bound") else None for record in records),
     }
