@@ -12,6 +12,7 @@ import re
 
 from ansible_collections.npu.fleet.plugins.module_utils import _files
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware import _rknpu
 
 #: After the distribution's own rules (50-udev-default.rules), which name video and render: the last one wins.
 RULE = "/etc/udev/rules.d/70-npu-fleet-rknpu.rules"
@@ -24,6 +25,8 @@ MATCHES = (
 )
 SUBSYSTEMS = ("drm", "misc", "accel")
 HIGHEST = 2 ** 32 - 2  # of a group's number; the last one means "none" to the kernel
+NONE_OF_16_BITS = 65535  # the same for old calls; systemd, and so udev, takes it for no group (systemd's UIDS-GIDS.md)
+CHANGED = "The rule %s was changed by hand, so it stays; delete it by hand if nobody needs it." % RULE
 GROUP = re.compile(r'GROUP="([0-9]+)"')
 
 
@@ -47,30 +50,43 @@ def group_of(root="/"):
 
 def check(group):
     """FleetError for what is no number of a group that one may give devices to; 0 stands for no rule."""
-    if not 0 <= group <= HIGHEST:
+    if not 0 <= group <= HIGHEST or group == NONE_OF_16_BITS:
         raise FleetError("%d is no number of a group." % group, "group_invalid", object="group", observed=group,
                          hint="Take a number that no group of your nodes has, such as 990; names differ in meaning from host to host.")
 
 
-def bring(group, root, run, check_mode=False):
-    """Make the rule be there for ``group`` (0: not at all), and let udev act on it. Returns (changed, before, warnings)."""
+def names_here():
+    """Names of the NPU's nodes on this machine as udev knows them."""
+    return sorted(os.path.basename(path) for one in _rknpu.find() for path in one["device_nodes"])
+
+
+def bring(group, root, run, check_mode=False, names=names_here):
+    """Make the rule be there for ``group`` (0: not at all), and let udev act on it. Returns (changed, before, warnings).
+
+    One that was changed by hand is somebody's: it is made right where a group is wanted, and left where none is.
+    """
     check(group)
     before = _files.snapshot(_files.under(root, RULE))
     wanted = rule(group).encode() if group else None
     if before.data == wanted:
         return False, before.data, []
+    if wanted is None and group_of(root) is None:
+        return False, before.data, [CHANGED]
     if check_mode:
         return True, before.data, []
     if wanted is not None:
         _files.make_folder(os.path.dirname(before.target), 0o755)
     _files.write(before, wanted)
-    return True, before.data, act(run)
+    return True, before.data, act(run, names())
 
 
-def act(run):
-    """Have udev look at the nodes that are there; without a udev that runs the rule is for the next boot."""
-    words = [["udevadm", "control", "--reload"], ["udevadm", "trigger", "--action=change"], ["udevadm", "settle", "--timeout=20"]]
-    words[1] += ["--subsystem-match=%s" % name for name in SUBSYSTEMS]
+def act(run, names):
+    """Have udev look at the nodes that are there, and at no other one: a display server acts on each event of its card. Without a udev
+    that runs the rule is for the next boot."""
+    words = [["udevadm", "control", "--reload"]]
+    if names:
+        words += [["udevadm", "trigger", "--action=change"], ["udevadm", "settle", "--timeout=20"]]
+        words[1] += ["--subsystem-match=%s" % name for name in SUBSYSTEMS] + ["--sysname-match=%s" % name for name in names]
     for argv in words:
         try:
             result = run(argv, 30)

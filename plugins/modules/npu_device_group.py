@@ -30,7 +30,8 @@ options:
   group:
     description:
       - Number of the group, such as V(990).
-      - V(0) takes the rule away. The nodes get the distribution's groups back when udev sees them next, at the latest at the next boot.
+      - V(0) takes the rule away, but leaves one that was changed by hand, with a warning.
+      - The nodes get the distribution's groups back when udev sees them next, at the latest at the next boot.
     type: int
     required: true
   root:

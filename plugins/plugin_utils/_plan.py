@@ -13,7 +13,7 @@ from __future__ import annotations
 from ansible_collections.npu.fleet.plugins.module_utils._packages._decide import KNOWN, decide
 from ansible_collections.npu.fleet.plugins.plugin_utils import _findings, _findings_engine, _findings_space, _plan_checks, _plan_pins
 from ansible_collections.npu.fleet.plugins.plugin_utils._findings import CHIP_COMPONENTS
-from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step, group_step
+from ansible_collections.npu.fleet.plugins.plugin_utils._plan_engine import engine_step, group_left, group_step
 
 #: Seconds of a package as public transcripts show them (docs/facts.md, P 2): a driver for one card in about a minute, one over an
 #: old driver with a build of its modules in four and a half; firmware in 12 s a card. Of the others nobody has told.
@@ -81,6 +81,7 @@ def make_plan(observed, wanted):
         *_findings.judge(observed, wanted, steps, reboots=reboots),
         *_findings_engine.judge(observed, wanted, runtime, engine),
         *_plan_checks.no_way_back(back),
+        *group_left(observed, wanted),
     ]
     plan = {
         "packages": todo,

@@ -8,8 +8,10 @@ Pure. Private to the collection.
 
 from __future__ import annotations
 
+from ansible_collections.npu.fleet.plugins.module_utils._device_group import RULE
 from ansible_collections.npu.fleet.plugins.module_utils._engine_pick import engine_of
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import ROCKCHIP
+from ansible_collections.npu.fleet.plugins.plugin_utils._findings import finding
 from ansible_collections.npu.fleet.plugins.plugin_utils._plan_checks import flag
 
 
@@ -40,12 +42,20 @@ def engine_step(observed, wanted):
 def group_step(observed, wanted):
     """'write', 'remove' or 'none' for the udev rule that gives a board's NPU to a group; the vendor's driver of a card has its own way."""
     group, now = int(wanted.get("device_group") or 0), observed.get("device_group", 0)
-    if observed.get("backend") != ROCKCHIP or now == group:
+    if observed.get("backend") != ROCKCHIP or now == group or (now is None and not group):
         return {"action": "none", "group": group, "reason": "nothing to change"}
     was = "changed by hand" if now is None else f"for the group {now}" if now else "not there"
     action = "write" if group else "remove"
     reason = f"the rule of the NPU's nodes is {was}, wanted is {f'the group {group}' if group else 'none'}"
     return {"action": action, "group": group, "reason": reason}
+
+
+def group_left(observed, wanted):
+    """A rule that was changed by hand is somebody's: where none is wanted, it is told and stays."""
+    if observed.get("backend") != ROCKCHIP or observed.get("device_group", 0) is not None or int(wanted.get("device_group") or 0):
+        return []
+    hint = "npu_driver_device_group: NUMBER makes it right; else delete it by hand if nobody needs it."
+    return [finding("warning", "device_group_changed", "udev rule", f"The rule {RULE} was changed by hand, so it stays.", hint)]
 
 
 def _missing_in_file(engine, wanted):

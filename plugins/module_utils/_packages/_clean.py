@@ -12,7 +12,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._packages import _good, 
 
 #: Removed with all that is in them: nobody but this collection writes there.
 OURS = (_good.CACHE_DIR, _journal.STATE_DIR)
-#: Single files of ours among those of others.
+#: Single files of ours among those of others; one that was changed by hand stays.
 FILES = (_device_group.RULE,)
 #: Removed when nothing is in them any more, innermost first.
 WHEN_EMPTY = (
@@ -37,10 +37,14 @@ def created(state_dir):
 
 def todo(root, accounts):
     """Return what there is to remove: (paths, users, groups). ``accounts`` tells which users and groups exist (and their homes)."""
-    paths = [path for path in OURS + FILES if os.path.lexists(under(root, path))]
+    paths = [path for path in OURS + FILES if os.path.lexists(under(root, path)) and path not in _by_hand(root)]
     paths += [path for path in WHEN_EMPTY if _would_be_empty(root, path)]
     users, groups = created(under(root, _journal.STATE_DIR))
     return paths, [name for name in users if accounts.home(name)], [name for name in groups if accounts.group(name)]
+
+
+def _by_hand(root):
+    return FILES if _device_group.group_of(root) is None else ()
 
 
 def _would_be_empty(root, path):
@@ -85,4 +89,4 @@ def _try(words, what, run):
 
 def stays(root):
     """Return what stays and is there."""
-    return [path for path in STAYS if os.path.lexists(under(root, path))]
+    return [path for path in STAYS + tuple(_by_hand(root)) if os.path.lexists(under(root, path))]

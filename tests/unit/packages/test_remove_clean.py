@@ -5,6 +5,7 @@ from collections import namedtuple
 
 import pytest
 
+from ansible_collections.npu.fleet.plugins.module_utils import _device_group
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _clean, _journal
 
 Result = namedtuple("Result", "rc stderr")
@@ -100,8 +101,8 @@ def test_what_can_not_be_removed_is_told(node, tmp_path):
 def test_our_rule_of_device_nodes_goes_and_those_of_others_stay(node, tmp_path):
     rules = node / "etc/udev/rules.d"
     rules.mkdir(parents=True)
-    for name in ("70-npu-fleet-rknpu.rules", "99-mine.rules"):
-        (rules / name).write_text("x\n")
+    (rules / "70-npu-fleet-rknpu.rules").write_text(_device_group.rule(990))
+    (rules / "99-mine.rules").write_text("x\n")
     accounts = Accounts(tmp_path)
     found = _clean.todo(str(node), accounts)
     assert "/etc/udev/rules.d/70-npu-fleet-rknpu.rules" in found[0]

@@ -163,13 +163,20 @@ def test_nodes_that_are_not_there_belong_to_nobody():
 
 @pytest.mark.parametrize(("now", "wanted", "action"), [
     (0, 0, "none"), (0, None, "none"), (0, 990, "write"), (990, 990, "none"), (990, 991, "write"), (990, 0, "remove"), (None, 990, "write"),
-    (None, 0, "remove"), (0, "990", "write"),
+    (None, 0, "none"), (0, "990", "write"),
 ])
 def test_the_rule_of_the_nodes_follows_the_option(now, wanted, action):
     plan = _plan.make_plan(dict(board(), device_group=now), dict(WANTED, versions={}, device_group=wanted))
     assert (plan["device_group"]["action"], plan["changes"]) == (action, int(action != "none"))
     assert any("device group" in line for line in _plan.render(plan)) is (action != "none")
     assert bool(_plan_checks.beyond_approved(plan, dict(plan, device_group={"action": "none", "group": 0}))) is (action == "write")
+
+
+@pytest.mark.parametrize(("now", "wanted", "told"), [(None, 0, True), (None, 990, False), (0, 0, False), (990, 0, False)])
+def test_a_rule_that_was_changed_by_hand_and_is_not_wanted_is_told(now, wanted, told):
+    plan = _plan.make_plan(dict(board(), device_group=now), dict(WANTED, versions={}, device_group=wanted))
+    found = [one for one in plan["findings"] if one["code"] == "device_group_changed"]
+    assert bool(found) is told and all(one["severity"] == "warning" and "stays" in one["message"] for one in found)
 
 
 def test_a_card_has_its_own_way():
