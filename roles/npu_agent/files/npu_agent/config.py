@@ -158,6 +158,8 @@ def label_keys(value):
     keys = [key.strip() for key in str(value or "").split(",") if key.strip()]
     if not all(re.fullmatch(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", key) for key in keys):
         raise ValueError("keys of labels with commas between, such as accelerator,npu.fleet/link")
+    if "npu.fleet/ready" in keys:
+        raise ValueError("keys without npu.fleet/ready: by that a play sees that the node may take work")
     return tuple(keys)
 
 
