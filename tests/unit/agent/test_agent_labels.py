@@ -168,6 +168,14 @@ def test_keys_of_the_setting_are_left_alone(package):
     assert world.api.labels == {"rack": "r7", "npu.fleet/link": "mine"}
 
 
+def test_the_label_that_plays_go_by_is_never_left_alone(package):
+    from npu_agent.config import label_keys
+
+    assert label_keys("accelerator, npu.fleet/link") == ("accelerator", "npu.fleet/link")
+    with pytest.raises(ValueError, match="without npu.fleet/ready"):
+        label_keys("accelerator,npu.fleet/ready")
+
+
 def test_removal_takes_ours_off_and_nothing_else(world):
     world.api.taints, world.api.labels["host-arch"] = [OTHER_TAINT], "huawei-arm"
     world.go(10)
