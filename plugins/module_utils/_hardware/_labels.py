@@ -58,7 +58,7 @@ def is_set(text):
 
 
 def serial_hash(serials):
-    """A short name for the set of serial numbers, which cannot be read back; None unless all are known."""
+    """A short name for the set of serial numbers, which shows none; who knows them all can tell. None unless all are known."""
     if not serials or not all(map(is_set, serials)):
         return None
     known = [serial.strip() for serial in serials]
