@@ -148,17 +148,18 @@ class RemoteWorld(World):
         self.listeners = [listener(), listener()]
         self.ports = dict(zip((3, 7), (one.getsockname()[1] for one in self.listeners), strict=True))
         self.settings = {"backend": "remote", "endpoints": [
-            {"resource": self.resource, "name": f"rack-{number}", "address": f"127.0.0.1:{port}", "nodes": ["/dev/link0"],
+            {"resource": self.resource, "name": f"rack-{number}", "address": f"127.0.0.1:{port}", "nodes": [f"/dev/link{number}"],
              "envs": {"NPU_URL": "grpc://{host}:{port}/{name}", "NPU_TOKEN": self.secret}}
             for number, port in self.ports.items()]}
         super().__init__(folder, package, library)
-        living(self.dev / "link0")
+        for place, number in enumerate(self.ports):
+            living(self.dev / f"link{number}", place)
 
     def given(self, ids):
         numbers = sorted(int(name.rpartition("-")[2]) for name in ids)
         envs = {"NPU_FLEET_ENDPOINTS": ",".join(f"rack-{number}=127.0.0.1:{self.ports[number]}" for number in numbers),
                 "NPU_URL": ",".join(f"grpc://127.0.0.1:{self.ports[number]}/rack-{number}" for number in numbers), "NPU_TOKEN": self.secret}
-        return envs, [self.node("link0")]
+        return envs, [self.node(f"link{number}") for number in numbers]
 
     def lose(self, _name):
         self.listeners[1].close()

@@ -130,6 +130,18 @@ def test_further_nodes_where_they_exist_and_never_by_a_link(board):
     assert devices == ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/rga", "/dev/mpp_service"]
 
 
+@pytest.mark.parametrize(("path", "words"), [
+    ("/dev/dri/card0", "can be a node of the GPU and the display"), ("/dev/dri/by-path/x", "can be a node of the GPU"),
+    ("/dev/accel/accel*", "can be a node of other accelerators"), ("/dev/*/card0", "can be a node of"), ("/dev/[a-z]r?/x", "the GPU"),
+])
+def test_no_further_node_is_one_of_the_gpu(board, path, words):
+    from npu_agent.config import ConfigError
+
+    board({"rockchip_extra": ["/dev/dri", "/dev/drive/x", "/dev/dma_heap/*", "/dev/mpp_*", "/dev/accel-x"]}, soc="rk3588")
+    with pytest.raises(ConfigError, match=words):
+        board({"rockchip_extra": [path]}, soc="rk3588")
+
+
 def test_a_link_with_the_name_of_the_other_build_is_never_given(board):
     bench = board({"rockchip_extra": ["/dev/rknpu"]}, soc="rk3588")
     (bench.dev / "rknpu").symlink_to("dri/renderD129")

@@ -63,6 +63,47 @@ def test_bad_configuration(config, tmp_path, text, words):
     assert "default: " in words or str(file) in str(error.value)
 
 
+SECRET = "s3cr3t"  # noqa: S105  a canary
+ENTRY = "backend: paths\ndevices: [{resource: a.b/x, paths: [/dev/a], %s}]\n"
+LIST = "devices: has a value that YAML cannot read as what it looks like"
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (ENTRY % f"envs: {{T: !!int '{SECRET}'}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: !!bool '{SECRET}'}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: !!timestamp '{SECRET}'}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: !secret {SECRET}}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: !{SECRET} x}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: !!python/object:{SECRET} x}}", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: {SECRET}, D: 2026-13-45}}", f"line 2: {LIST}"),
+    (ENTRY % f"? [{SECRET}] : b", f"line 2: {LIST}"),
+    (ENTRY % f"envs: {{T: *{SECRET}}}", "line 2: is not YAML: found undefined alias (not shown)"),
+    (ENTRY % f"envs: {{T: !{SECRET}!x y}}", "line 2: is not YAML: found undefined tag handle (not shown)"),
+    (ENTRY % f"envs: {{T: {SECRET}, T: b}}", "line 2: devices: a key is there twice"),
+    (ENTRY % f"resource: a.b/{SECRET}", "line 2: devices: a key is there twice"),
+    (f"backend: paths\ndevices:\n- resource: a.b/x\n  paths: [/dev/a]\n  envs:\n    T: {SECRET}\n    T: a\n", "line 7: devices: a key"),
+    ("backend: paths\ndevices: &a [*a]\n", f"line 2: {LIST}"),
+    (f"backend: paths\ndevices:\n - resource: a.b/x\n   envs: {{T: {SECRET}: b}}\n", "is not YAML"),
+    ("devices: " + "[" * 5000 + "\n", "is not YAML: it is nested too deeply"),
+    (f"probe: !!int '{SECRET}'\n", "line 1: probe: has a value that YAML cannot read"),
+])
+def test_faults_of_yaml_are_told_without_the_words_of_the_file(config, tmp_path, text, words):
+    """What is read badly may be a token."""
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(config.ConfigError) as error:
+        config.load(str(file), {})
+    assert words in str(error.value) and SECRET not in str(error.value) and str(file) in str(error.value)
+
+
+def test_a_line_that_yaml_cannot_read_takes_no_other_along(config, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("backend: paths\ndevices: [{resource: a.b/x, paths: [/dev/a]}]\nendpoints: !x 1\nodd: 1\n")
+    with pytest.raises(config.ConfigError) as error:
+        config.load(str(file), {})
+    assert [fault.split(": ")[0][len(str(file)):] for fault in error.value.faults] == [" line 3", " line 4"]
+
+
 def test_all_faults_are_told_at_once(config, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("a: 1\nlog_level: loud\n")

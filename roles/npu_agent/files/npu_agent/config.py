@@ -326,15 +326,14 @@ def read_yaml(name, text):
     given, faults = {}, []
     try:
         top = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" line {mark.line + 1}"
-        return given, [f"{name}{line}: is not YAML: {getattr(error, 'problem', None) or error}"]
+        return given, [f"{name}{line}: is not YAML: {problem(error)}"]
     if top is None:
         return given, []
     if not isinstance(top, yaml.MappingNode):
         return given, [f"{name} line 1: must be a list of 'key: value' lines"]
-    constructor = yaml.SafeLoader("")
     for key_node, value_node in top.value:
         key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
         place = f"{name} line {key_node.start_mark.line + 1}"
@@ -342,9 +341,43 @@ def read_yaml(name, text):
             faults.append(f"{place}: there is no setting {key!r}{suggestion(key)}")
         elif key in given:
             faults.append(f"{place}: {key} is set a second time")
+        elif twice(value_node):
+            faults.append(f"{name} line {twice(value_node)}: {key}: a key is there twice")
         else:
-            given[key] = (constructor.construct_object(value_node, deep=True), place)
+            try:
+                given[key] = (yaml.SafeLoader("").construct_object(value_node, deep=True), place)
+            except Exception as error:  # of many kinds: of a date that is none, a tag that nobody knows; it quotes what may be a token
+                mark = getattr(error, "problem_mark", None) or key_node.start_mark
+                faults.append(f"{name} line {mark.line + 1}: {key}: has a value that YAML cannot read as what it looks like, a date, a "
+                              "number or a tag: put it into quotes")
     return given, faults
+
+
+def problem(error):
+    """What a parser says, without the words of the file that it quotes: they may be a token."""
+    text = getattr(error, "problem", None) or getattr(error, "reason", None)
+    if text is None:
+        return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"
+    return re.sub(r"""'(?!<)[^']{2,}'|"[^"]*\"""", "(not shown)", str(text))
+
+
+def twice(top):
+    """The line of a key that its mapping has already, None without one."""
+    nodes, seen = [top], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or isinstance(node.value, str):  # an alias may lead back to what it is in
+            continue
+        seen.add(id(node))
+        keys = set()
+        for one in node.value:
+            key, value = one if isinstance(one, tuple) else (None, one)
+            nodes.append(value)
+            if key is not None and isinstance(key.value, str):
+                if key.value in keys:
+                    return key.start_mark.line + 1
+                keys.add(key.value)
+    return None
 
 
 def suggestion(key):

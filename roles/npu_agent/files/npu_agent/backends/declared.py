@@ -4,20 +4,27 @@
 Each returns its list with all keys filled in; ValueError has every rule that is broken, and never a variable's value: it may be a token.
 """
 
+import ipaddress
+import itertools
 import json
 import re
 from collections import Counter
 
 from ..config import resource_name
+from .patterns import TooMuch, Work, overlap
 
-LIMIT = 256  # entries, and paths of an entry
+LIMIT = 256  # entries, and paths of all of them
+TOLD = 8  # overlaps at once
+STARS = 4  # in one path: more tell nothing more, and take long to compare
 PATH_LIMIT = 200
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,61}[A-Za-z0-9])?\Z")
-ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?):([0-9]{1,5})\Z")
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?):([1-9][0-9]{0,4})\Z")
+# A name whose last part is a number is read as an address of IPv4, in forms such as 127.1 and 0x7f000001 too.
+NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\Z")
 NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})\Z")
 NUMBER = "{n}"  # in `with`: the number at the end of the device's own path
-PLACES = ("{address}", "{host}", "{port}", "{name}")  # in variables of endpoints
+BUSY = {"dri": "the GPU and the display", "accel": "other accelerators"}  # folders of /dev that no container gets by `rockchip_extra`
 
 DEVICE = {"resource": None, "paths": None, "with": [], "envs": {}, "env_ids": "", "open": False}
 ENDPOINT = {"resource": None, "name": None, "address": None, "envs": {}, "nodes": []}
@@ -36,7 +43,7 @@ def devices(value):
             faults.append(f"{where}: env_ids is also in envs")
         if not isinstance(entry["open"], bool):
             faults.append(f"{where}: open must be true or false")
-    return good(entries, faults or kind_faults(entries) or overlaps(entries))
+    return good(entries, faults or count_faults(entries, ("paths", "with")) or kind_faults(entries) or overlaps(entries))
 
 
 def endpoints(value):
@@ -45,22 +52,32 @@ def endpoints(value):
         faults += [f"{where}: resource: {text}" for text in resource_faults(entry["resource"])]
         if not isinstance(entry["name"], str) or not NAME.match(entry["name"]):
             faults.append(f"{where}: name must begin and end with a letter or digit, and have only those and '-._', at most 63")
-        match = ADDRESS.match(entry["address"]) if isinstance(entry["address"], str) else None
-        if match is None or not 1 <= int(match.group(2)) <= 65535:
-            faults.append(f"{where}: address must be HOST:PORT, with a port from 1 to 65535")
+        if canonical(entry["address"]) is None:
+            faults.append(f"{where}: address must be HOST:PORT, with a port from 1 to 65535; HOST is a name or an address such as 10.0.0.7 "
+                          "or [fd00::7]; no number in it begins with 0")
         faults += path_faults(f"{where}: nodes", entry["nodes"], plain=True)
         faults += variable_faults(where, entry["envs"])
     if not faults:
-        faults = kind_faults(entries)
-        for key, words in (("address", "`shares` offers one several times"), ("id", "each needs a name of its own")):
-            counts = Counter(endpoint_id(entry["name"]) if key == "id" else entry[key].lower() for _where, entry in entries)
-            faults += [f"{what} is there {count} times: {words}" for what, count in counts.items() if count > 1]
+        ids = [endpoint_id(entry["name"]) for _where, entry in entries]
+        faults = count_faults(entries, ("nodes",)) + kind_faults(entries)
+        for every, words in (
+            ([canonical(entry["address"]) for _where, entry in entries], "`shares` offers one several times"),
+            (ids, "each needs a name of its own"),
+            ([path for _where, entry in entries for path in set(entry["nodes"])], "a node is one endpoint's: it would be two pods'"),
+        ):
+            faults += [f"{what} is there {count} times: {words}" for what, count in Counter(every).items() if count > 1]
+        faults += [f"{name} can be a share of {match.group(1)}: give one of them another name"
+                   for name, match in ((name, NUMBERED.match(name)) for name in sorted(set(ids))) if match and match.group(1) in ids]
     return good(entries, faults)
 
 
 def extra(value):
     value = parsed(value)
     faults = path_faults("its paths", value)
+    for path in [] if faults else value:
+        steps = path.split("/")[2:]
+        faults += [f"{path!r} can be a node of {whose}, which no other device's container gets" for folder, whose in BUSY.items()
+                   if overlap(steps[0], folder) and len(steps) > 1]
     if faults:
         raise ValueError("; ".join(faults))
     return list(value)
@@ -71,12 +88,27 @@ def extra(value):
 def parsed(value):
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=once)
+        except Twice:
+            raise ValueError("a key of an entry is there twice") from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         except ValueError as error:
-            raise ValueError(f"it is no JSON: {getattr(error, 'msg', error)}") from None
+            raise ValueError(f"it is no JSON: {getattr(error, 'msg', 'a number in it is too long')}") from None
     if not isinstance(value, list):
         raise ValueError("it must be a list")
     return value
+
+
+class Twice(Exception):
+    pass
+
+
+def once(pairs):
+    """The mapping of these pairs: of two values of one key nobody knows which one was meant."""
+    if len(dict(pairs)) < len(pairs):
+        raise Twice
+    return dict(pairs)
 
 
 def entries_of(value, keys):
@@ -90,7 +122,7 @@ def entries_of(value, keys):
         if not isinstance(entry, dict):
             faults.append(f"{where} must have keys: {', '.join(keys)}")
             continue
-        faults += [f"{where}: there is no key {key!r}; there are: {', '.join(keys)}" for key in entry if key not in keys]
+        faults += [f"{where}: there is no key {shown(key)}; there are: {', '.join(keys)}" for key in entry if key not in keys]
         missing = [key for key, default in keys.items() if default is None and key not in entry]
         faults += [f"{where}: {key} is missing" for key in missing]
         if not missing:
@@ -123,6 +155,16 @@ def kind_faults(entries):
             for found in names.values() if len(found) > 1]
 
 
+def count_faults(entries, keys):
+    count = sum(len(entry[key]) for _where, entry in entries for key in keys)
+    return [f"it has {count} paths in all, and may have {LIMIT}"] if count > LIMIT else []
+
+
+def shown(value):
+    """For a text: what is no text may be of any size."""
+    return repr(value[:60]) if isinstance(value, str) else f"(a {type(value).__name__})"
+
+
 def path_faults(where, paths, *, least=0, number=False, plain=False):
     if not isinstance(paths, list) or not least <= len(paths) <= LIMIT:
         return [f"{where} must be a list of {'at least one path' if least else 'paths'} below /dev"]
@@ -130,7 +172,11 @@ def path_faults(where, paths, *, least=0, number=False, plain=False):
     for path in paths:
         text = path.replace(NUMBER, "0") if isinstance(path, str) and number else path
         if not isinstance(text, str) or not text.startswith("/dev/") or not text.isprintable() or len(text) > PATH_LIMIT:
-            found.append(f"{where}: {str(path)[:60]!r} is no path below /dev")
+            found.append(f"{where}: {shown(path)} is no path below /dev")
+        elif not text.isascii():
+            found.append(f"{where}: {path!r} has letters beyond ASCII")
+        elif text.count("*") > STARS:
+            found.append(f"{where}: {path!r} has more than {STARS} '*'")
         elif {"", ".", ".."} & set(text[1:].split("/")):
             found.append(f"{where}: {path!r} has an empty, '.' or '..' step")
         elif "**" in text or (set("{}") & set(text)):
@@ -143,11 +189,15 @@ def path_faults(where, paths, *, least=0, number=False, plain=False):
 def variable_faults(where, envs):
     if not isinstance(envs, dict):
         return [f"{where}: envs must be 'NAME: value' lines"]
-    found = [f"{where}: envs: {str(name)[:60]!r} is no name of a variable" for name in envs
+    found = [f"{where}: envs: {shown(name)} is no name of a variable" for name in envs
              if not isinstance(name, str) or not VARIABLE.match(name)]
     found += [f"{where}: envs: the value of {str(name)[:60]} must be text or a number, in one line" for name, value in envs.items()
-              if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not str(value).isprintable()]
+              if isinstance(name, str) and not is_plain(value)]
     return found
+
+
+def is_plain(value):
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool) and str(value).isprintable()
 
 
 def prefix_of(resource):
@@ -155,92 +205,48 @@ def prefix_of(resource):
     return f"{resource.partition('/')[2]}-"
 
 
+def canonical(address):
+    """HOST:PORT as it is compared: one form for all spellings. None where it is none."""
+    match = ADDRESS.match(address) if isinstance(address, str) else None
+    if match is None or int(match.group(2)) > 65535:
+        return None
+    host = match.group(1).lower()
+    try:
+        if host.startswith("["):
+            found: object = ipaddress.IPv6Address(host[1:-1])
+            found = getattr(found, "ipv4_mapped", None) or found
+        elif NUMERIC.match(host):
+            found = ipaddress.IPv4Address(host)
+            if str(found) != host:  # before Python 3.9.5 it takes 010
+                return None
+        else:
+            found = host
+    except ValueError:
+        return None
+    return f"[{found}]:{match.group(2)}" if isinstance(found, ipaddress.IPv6Address) else f"{found}:{match.group(2)}"
+
+
 def endpoint_id(name):
     """The id of an endpoint: its name where that ends with a number, NAME-0 else."""
     return name if NUMBERED.match(name) else f"{name}-0"
 
 
-# --- patterns that could match the same path
-
-STAR = "*"
-LETTERS = frozenset(map(chr, range(0x20, 0x7f)))
-SLASH = frozenset("/")
-ANY = LETTERS - SLASH
-
-
 def overlaps(entries):
     """Which patterns of two entries, or which `with` of one and paths of any, could match one node: two pods would get it."""
+    try:
+        return list(itertools.islice(pairs_that_overlap(entries, Work()), TOLD))
+    except TooMuch as error:
+        return [str(error)]
+
+
+def pairs_that_overlap(entries, work):
     own = [(where, path) for where, entry in entries for path in entry["paths"]]
-    found = []
     for number, (where, path) in enumerate(own):
-        found += [f"{where}: {path!r} and {other!r} of {place} can match the same device" for place, other in own[:number]
-                  if place != where and overlap(path, other)]
+        for place, other in own[:number]:
+            if place != where and overlap(path, other, work):
+                yield f"{where}: {path!r} and {other!r} of {place} can match the same device"
     for where, entry in entries:
         for path in entry["with"]:
-            pattern = path.replace(NUMBER, "[0-9]*")
-            found += [f"{where}: with {path!r} can be a device of its own, by {other!r} of {place}" for place, other in own
-                      if overlap(pattern, other)]
-    return found
-
-
-def overlap(one, other):
-    """Whether some path matches both patterns (as glob has them: '*' and '?' match no '/')."""
-    one, other = tokens(one), tokens(other)
-    seen, open_ends = set(), [(0, 0)]
-    while open_ends:
-        here = open_ends.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        first, second = here
-        if first == len(one) and second == len(other):
-            return True
-        mine, yours = (one[first] if first < len(one) else None), (other[second] if second < len(other) else None)
-        if mine is STAR:
-            open_ends.append((first + 1, second))
-        if yours is STAR:
-            open_ends.append((first, second + 1))
-        if mine is None or yours is None:
-            continue
-        if mine is STAR and yours is not STAR and yours - SLASH:
-            open_ends.append((first, second + 1))
-        elif yours is STAR and mine is not STAR and mine - SLASH:
-            open_ends.append((first + 1, second))
-        elif mine is not STAR and yours is not STAR and mine & yours:
-            open_ends.append((first + 1, second + 1))
-    return False
-
-
-def tokens(pattern):
-    """STAR, or the set of letters that stand at each place."""
-    found: list = []
-    place = 0
-    while place < len(pattern):
-        letter = pattern[place]
-        end = pattern.find("]", place + 2) if letter == "[" else -1
-        if letter == "*":
-            found.append(STAR)
-        elif letter == "?":
-            found.append(ANY)
-        elif end > 0:
-            found.append(letters(pattern[place + 1:end]))
-            place = end
-        else:
-            found.append(frozenset(letter))
-        place += 1
-    return found
-
-
-def letters(inside):
-    """What [inside] matches."""
-    unlike = inside.startswith("!")
-    inside = inside[1:] if unlike else inside
-    found: set = set()
-    while inside:
-        if len(inside) > 2 and inside[1] == "-":
-            found.update(map(chr, range(ord(inside[0]), ord(inside[2]) + 1)))
-            inside = inside[3:]
-        else:
-            found.add(inside[0])
-            inside = inside[1:]
-    return frozenset(ANY - found if unlike else found & ANY)
+            for place, other in own:
+                if overlap(path.replace(NUMBER, "[0-9]*"), other, work):
+                    yield f"{where}: with {path!r} can be a device of its own, by {other!r} of {place}"

@@ -18,7 +18,7 @@ import time
 
 from .. import nodes
 from .base import Backend, Looker, Refused, Sight, merged, on_host, pattern, record
-from .declared import NUMBERED, endpoint_id
+from .declared import NUMBERED, canonical, endpoint_id
 
 WHERE = "NPU_FLEET_ENDPOINTS"  # NAME=HOST:PORT of each, with commas between
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # our own want, which says nothing of the endpoint
@@ -159,7 +159,7 @@ class Observer(Looker):
             family=entry["resource"].partition("/")[2], name=entry["name"], vdie=entry["name"], pci_address=entry["address"],
             unfit=f"{entry['address']}: {why}" if why else None, node_trouble=lacking(entry, settings), asked_at=told[0] if told else now,
             natural=endpoint_id(entry["name"]), prefix=prefix_of(entry), resource=entry["resource"],
-            places=[entry["address"], *entry["nodes"]], **known,
+            places=[canonical(entry["address"]), *entry["nodes"]], **known,
         )
 
     def close(self):
