@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from urllib.error import HTTPError
@@ -21,7 +22,10 @@ JOURNAL_LINES = 20
 POLL_SECONDS = 0.2
 FOLDER_MODE = 0o755
 FILE_MODE, CONFIG_MODE = 0o644, 0o600  # the agent is root, and variables that it gives to containers may be tokens
-DECLARED = re.compile(r"^(devices|endpoints): (.+)$", re.MULTILINE)
+SETTING = re.compile(r"([a-z_]+): (.*)")
+DECLARED = re.compile(r"^(?:devices|endpoints): (.+)$", re.MULTILINE)
+SECRET_LENGTH = 8  # a shorter value stands in other words, too
+HIDDEN = "(not shown)"
 CDI_FILE = "npu-fleet-ascend.json"  # as in the agent's cdi.py
 CDI_KIND = "npu.fleet/ascend"
 CDI_FOLDER = "/etc/cdi"
@@ -42,16 +46,59 @@ def text_of(path):
 
 
 def shown(text):
-    """A configuration for a diff: variables of containers may be tokens."""
-    return DECLARED.sub(lambda line: "%s: %s" % (line.group(1), without_values(line.group(2))), text)
+    """A configuration for a diff: variables of containers may be tokens. Of a file that an admin wrote in another form than ours, what
+    stands above the first line of that: YAML has many ways to say the same, and nobody here reads them."""
+    lines = []
+    for line in text.splitlines(True):
+        if line.strip() and not line.startswith("#"):
+            lines.append(shown_line(line.rstrip("\n")))
+            if lines[-1] is None:
+                return "".join(lines[:-1]) + HIDDEN + "\n"
+        else:
+            lines.append(line)
+    return "".join(lines)
 
 
-def without_values(declared):
+def shown_line(line):
+    """None for one that is not of our form, `key: value` with a scalar or JSON."""
+    setting = SETTING.match(line)
+    if setting is None:
+        return None
+    key, value = setting.groups()
     try:
-        entries = [dict(entry, envs=dict.fromkeys(entry.get("envs") or {}, "(not shown)")) for entry in json.loads(declared)]
+        found = json.loads(value)
+        if key in ("devices", "endpoints"):
+            found = [dict(entry, envs=dict.fromkeys(entry.get("envs") or {}, HIDDEN)) for entry in found]
+            return "%s: %s\n" % (key, json.dumps(found))
     except (ValueError, TypeError, AttributeError):
-        return "(not shown)"
-    return json.dumps(entries)
+        if key in ("devices", "endpoints") or not value or not value[0].isalnum() and value[0] not in "/.'":
+            return None
+    return line + "\n"
+
+
+def told(path, text):
+    """Of a file, for a diff."""
+    return shown(text) if path == _agent.CONFIG else text
+
+
+def secrets(text):
+    """{value} of variables of containers in a configuration of our own, which nothing may print."""
+    found = set()
+    for declared in DECLARED.findall(text):
+        try:
+            found.update(str(value) for entry in json.loads(declared) for value in (entry.get("envs") or {}).values())
+        except (ValueError, TypeError, AttributeError):
+            pass
+    return {value for value in found if len(value) >= SECRET_LENGTH}
+
+
+def too_open(path):
+    """Whether the configuration may be read by others than root: one of before this was seen to. A link is an admin's own affair."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) != CONFIG_MODE
 
 
 def write(path, text, mode=FILE_MODE):
@@ -215,7 +262,7 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     steps = _agent.decide_service(before, config, unit)
     paths = [(_agent.CONFIG, config, steps["write_config"]), (_agent.UNIT, unit, steps["write_unit"])]
     diff = [
-        {"before_header": path, "after_header": path, "before": shown(text_of(_agent.under(root, path))), "after": shown(text)}
+        {"before_header": path, "after_header": path, "before": told(path, text_of(_agent.under(root, path))), "after": told(path, text)}
         for path, text, wanted in paths if wanted
     ]
     actions = ["write " + path for path, _text, wanted in paths if wanted]
@@ -230,6 +277,9 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     actions += ["enable"] if steps["enable"] else []
     actions += [steps["action"]] if steps["action"] else []
     actions += ["remove " + path for path in stale]
+    reload_units = bool(actions)
+    close = not steps["write_config"] and too_open(_agent.under(root, _agent.CONFIG))
+    actions += ["mode %04o of %s" % (CONFIG_MODE, _agent.CONFIG)] if close else []
     result = {"changed": bool(actions), "actions": actions, "reasons": steps["reasons"], "before": before, "diff": diff}
     if steps["write_config"] and not (check_mode and not os.path.exists(_agent.under(root, PROGRAM))):
         check_config(config, root, run)
@@ -242,7 +292,9 @@ def present(root, run, config, unit, *, url, ready_seconds, check_mode):
     for path, text, wanted in paths:
         if wanted:
             write(_agent.under(root, path), text, CONFIG_MODE if path == _agent.CONFIG else FILE_MODE)
-    if actions:
+    if close:
+        os.chmod(_agent.under(root, _agent.CONFIG), CONFIG_MODE)
+    if reload_units:
         no_future([_agent.under(root, path) for path in (_agent.CONFIG, _agent.UNIT, _agent.HOME + "/current")])
         systemctl(run, "daemon-reload")
     if steps["enable"]:
@@ -265,7 +317,8 @@ def absent(root, run, check_mode):
     paths += [path for path in (_agent.CONFIG, _agent.UNIT) if os.path.lexists(_agent.under(root, path))]
     actions = (["stop"] if before["active"] else []) + (["disable"] if before["enabled"] else []) + ["remove " + path for path in paths]
     diff = [
-        {"before_header": path, "after_header": path, "before": text_of(_agent.under(root, path)), "after": ""} for path in paths
+        {"before_header": path, "after_header": path, "before": told(path, text_of(_agent.under(root, path))), "after": ""}
+        for path in paths
     ]
     result = {"changed": bool(actions), "actions": actions, "reasons": [], "before": before, "after": before, "diff": diff,
               "state": None, "report": None}

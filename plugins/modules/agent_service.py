@@ -35,8 +35,9 @@ options:
     default: present
   config:
     description:
-      - Text of C(/etc/npu-agent/config.yaml).
+      - Text of C(/etc/npu-agent/config.yaml), which is readable for root only.
       - Required with O(state=present).
+      - Not logged. Results and diffs leave out values of variables that containers get, as they may be tokens.
     type: str
   unit:
     description:
@@ -191,7 +192,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 def argument_spec():
     return {
         "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        "config": {"type": "str"},
+        "config": {"type": "str", "no_log": True},
         "unit": {"type": "str"},
         "url": {"type": "str", "default": "http://127.0.0.1:8083/readyz"},
         "ready_timeout": {"type": "int", "default": 30},
@@ -204,6 +205,10 @@ def main():
         argument_spec=argument_spec(), required_if=[("state", "present", ("config", "unit"))], supports_check_mode=True
     )
     options = module.params
+    # Ansible's own rule would mask a diff of this text as a whole; so it goes for the values in it that may be tokens.
+    module.no_log_values.discard(options["config"])
+    module.no_log_values.update(_agent_service.secrets(options["config"] or ""))
+    told = dict(options, config=_agent_service.shown(options["config"] or ""))
     try:
         if options["state"] == "absent":
             result = _agent_service.absent(options["root"], run, module.check_mode)
@@ -213,8 +218,8 @@ def main():
                 ready_seconds=options["ready_timeout"], check_mode=module.check_mode,
             )
     except FleetError as error:
-        fail(module, error)
-    module.exit_json(**result)
+        fail(module, error, invocation={"module_args": told})
+    module.exit_json(invocation={"module_args": told}, **result)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from kubelet_rig import kubelet, kubelet_rig, odd, ready  # noqa: F401  fixtures
 from labels_rig import deaf, kube_api, kubeconfig, node_api  # noqa: F401  fixtures
 from names_rig import names  # noqa: F401  fixture
 from node_rig import make  # noqa: F401  fixture
+from service_rig import node  # noqa: F401  fixture
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 

@@ -8,63 +8,12 @@ import time
 import jinja2
 import pytest
 from agent_rig import REPO
-from delivery_rig import Result
+from service_rig import Systemd, present
 
 from ansible_collections.npu.fleet.plugins.filter.recovery import agent_due
 from ansible_collections.npu.fleet.plugins.module_utils import _agent, _agent_service
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.plugin_utils._agent_settings import agent_settings
-
-
-class Systemd:
-    """Answers systemctl and journalctl like a systemd with one unit, and keeps what it was told."""
-
-    def __init__(self, root, active=False, enabled=False):
-        self.root, self.active, self.enabled = root, active, enabled
-        self.started = time.monotonic() if active else 0
-        self.calls, self.fail = [], None
-
-    def __call__(self, argv, timeout, **_unused):
-        self.calls.append(argv)
-        words = argv[1:]
-        if argv[0].endswith("npu-agent"):
-            text = open(argv[-1]).read()
-            bad = "bad" in text
-            return Result(argv, 2 if bad else 0, "", f"{argv[-1]} line 1: there is no setting 'bad'" if bad else "", False, 0)
-        if argv[0] == "journalctl":
-            return Result(argv, 0, "last words\n", "", False, 0)
-        if self.fail in words:
-            return Result(argv, 1, "", "Job failed.", False, 0)
-        if words[0] == "show":
-            lines = {"ActiveState": "active" if self.active else "inactive", "UnitFileState": "enabled" if self.enabled else "disabled",
-                     "ExecMainStartTimestampMonotonic": str(int(self.started * 1e6)), "NeedDaemonReload": "no"}
-            return Result(argv, 0, "".join(f"{key}={value}\n" for key, value in lines.items()), "", False, 0)
-        if words[0] in ("start", "restart"):
-            self.active, self.started = True, time.monotonic()
-        if words[0] == "enable":
-            self.enabled = True
-        if words[0] == "disable":
-            self.active = self.enabled = False
-        return Result(argv, 0, "", "", False, 0)
-
-    def verbs(self):
-        return [argv[1] for argv in self.calls if argv[0] == "systemctl" and argv[1] not in ("show", "reset-failed")]
-
-
-@pytest.fixture
-def node(tmp_path, monkeypatch):
-    program = tmp_path / "opt/npu-agent/current/bin/npu-agent"
-    program.parent.mkdir(parents=True)
-    program.touch()
-    monkeypatch.setattr(_agent_service, "ask_ready", lambda _url: {"state": "serving", "reasons": []})
-    monkeypatch.setattr(_agent_service.wait_settled, "__kwdefaults__", {**_agent_service.wait_settled.__kwdefaults__,
-                                                                       "ask": lambda _url: {"state": "serving", "reasons": []}})
-    time.sleep(0.01)
-    return tmp_path
-
-
-def present(node, systemd, config="poll_seconds: 1\n", unit="[Service]\n", check=False):
-    return _agent_service.present(str(node), systemd, config, unit, url="x", ready_seconds=1, check_mode=check)
 
 
 def test_first_run_then_nothing(node):
@@ -78,16 +27,6 @@ def test_first_run_then_nothing(node):
     result = present(node, systemd)
     assert not result["changed"] and systemd.verbs() == [] and result["diff"] == []
     assert result["after"]["started_after_files"] is True
-
-
-def test_tokens_of_containers_are_shown_to_nobody(node):
-    text = 'backend: "remote"\nendpoints: [{"name": "a-0", "address": "h:1", "envs": {"TOKEN": "%s", "N": 1}}]\n'
-    first = present(node, Systemd(node), config=text % "s3cr3t")
-    assert os.stat(node / "etc/npu-agent/config.yaml").st_mode & 0o777 == 0o600
-    second = present(node, Systemd(node), config=text % "t0k3n" + "devices: nonsense s3cr3t\n")
-    assert second["actions"] and "s3cr3t" in (node / "etc/npu-agent/config.yaml").read_text()
-    assert "s3cr3t" not in json.dumps([first, second]) and "t0k3n" not in json.dumps([first, second])
-    assert '"TOKEN": "(not shown)"' in second["diff"][0]["after"] and "h:1" in second["diff"][0]["after"]
 
 
 def test_another_configuration_restarts(node):
