@@ -54,10 +54,10 @@ def undisturbed():
     try:
         yield
     finally:
-        for number, handler in zip(ENDING, before):
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for number in came[:1]:
-        os.kill(os.getpid(), number)
+        for one, handler in zip(ENDING, before):
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+    if came:
+        os.kill(os.getpid(), came[0])
 
 
 def within(seconds, look, grace=GRACE):

@@ -16,7 +16,7 @@ POD = _kube.Kind("Pod", "pods", "pod_not_found", _GRANT, "See 'kubectl get pods'
 EVENTS = _kube.Kind("Event", "events", "event_not_found", _GRANT, "See 'kubectl get events'.")
 POLL = 0.5
 #: Seconds for what has to be deleted, whatever has happened; of one question, of those for events, and until what hangs is killed.
-CLEANING, QUESTION, EVENTS, GRACE = 30.0, 10.0, 10.0, 2.0
+CLEANING, QUESTION, WORDS, GRACE = 30.0, 10.0, 10.0, 2.0
 
 
 class PodApi(_kube.Api):
@@ -125,7 +125,7 @@ def try_pod(connect, node, seconds, **more):
     if left:
         return dict(outcome, failure="what an earlier run may have left cannot be deleted: %s" % left[0], left=left)
     try:
-        looked = within(seconds + EVENTS + GRACE, lambda: watch(connect, body, seconds, outcome), GRACE)
+        looked = within(seconds + WORDS + GRACE, lambda: watch(connect, body, seconds, outcome), GRACE)
         if looked.timed_out:
             outcome["failure"] = "%s was not over within %g s: the Kubernetes API does not finish its answer" % (name, seconds)
         else:
@@ -164,4 +164,4 @@ def watch(connect, body, seconds, outcome):
     pod = pod or {}
     return dict(outcome, status=pod.get("status"), failure=failure, why=_gates_pod.full(pod, resource) if failure else None,
                 seen=None if failure else _gates_pod.message(pod),
-                warnings=_gates_pod.warnings(connect(EVENTS).events(name)) if failure else [])
+                warnings=_gates_pod.warnings(connect(WORDS).events(name)) if failure else [])
