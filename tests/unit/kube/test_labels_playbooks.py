@@ -85,7 +85,7 @@ def test_a_node_that_is_refused_gets_the_taint_before_it_is_told(api, play, read
 
 
 def test_a_node_without_npu_ends_green_only_where_the_cluster_knows_of_none(api, play, ready):
-    ready("n-0")
+    ready("n-0", **{"npu.fleet/chips": "8"})  # which the record does not have
     api.add_node("n-1", labels={})
     task = named(PREFLIGHT, "Leave a node that has no NPU as it is")
     after = {"name": "After it", "ansible.builtin.debug": {"msg": "goes on"}}
@@ -127,7 +127,8 @@ def holder(device, container=None, unit=None):
 ])
 def test_who_keeps_a_removal_from_beginning(play, holders, refused):
     task = named(tasks_of("remove.yml"), "Refuse while chips are in use")
-    recap, told = play([task], {"n-0": {"npu_preflight_observed": {"holders": holders}}})
+    observed = {"holders": holders, "preflight": {"containers": {}}}
+    recap, told = play([task], {"n-0": {"npu_preflight_observed": observed, "npu_preflight_agent_namespace": "npu-fleet"}})
     assert (recap["n-0"]["failed"] == 1) is refused and ("in use by" in told) is refused
 
 
