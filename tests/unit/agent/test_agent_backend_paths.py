@@ -96,6 +96,17 @@ def test_a_path_that_is_written_out_is_a_device_whatever_stands_there(bench, dev
     assert healthy is False and "is no device node" in reason
 
 
+def test_a_path_that_is_written_out_is_a_device_that_is_missing(bench, dev):
+    """Also for an agent that starts when it is lost already; what a pattern would match is not known then."""
+    living(dev / "npu0")
+    one = bench({"resource": "a.example/npu", "paths": ["/dev/npu0", "/dev/npu1", "/dev/x[0-9]"]})
+    found = one.chips()
+    assert [one.verdict(record) for record in found.values()] == [(True, ""), (False, f"its device node {dev}/npu1 is missing")]
+    (dev / "npu0").unlink()
+    sight = bench({"resource": "a.example/npu", "paths": ["/dev/npu0"]}).look()
+    assert sight.present and [record["natural"] for record in sight.chips] == ["npu-0"]
+
+
 def test_two_names_of_one_device_are_no_two_devices(bench, dev):
     living(dev / "cambricon_dev0")
     living(dev / "cambricon_dev1")

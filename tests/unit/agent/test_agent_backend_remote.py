@@ -65,6 +65,52 @@ def test_what_a_try_says(remote, open_port, silent):
     assert remote.knock("127.0.0.1", silent, 0.2) == "no connection within 0.2 s"
 
 
+def named(*ports):
+    """What the resolver says of a name with several addresses."""
+    return lambda *_words, **_more: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+
+def test_a_name_with_several_addresses(remote, open_port, silent, monkeypatch):
+    """One that answers is enough, wherever it stands, and the time is for all of them."""
+    with listener() as closed:
+        refused = closed.getsockname()[1]
+    monkeypatch.setattr(socket, "getaddrinfo", named(silent, refused, open_port))
+    began = time.monotonic()
+    assert remote.knock("npu.example", 80, 60) == "" and time.monotonic() - began < 30
+    monkeypatch.setattr(socket, "getaddrinfo", named(refused, *[silent] * 6))
+    began = time.monotonic()
+    assert remote.knock("npu.example", 80, 2) == "no connection within 2 s" and time.monotonic() - began < 10  # one after the other: 12
+    monkeypatch.setattr(socket, "getaddrinfo", named(refused, refused))
+    assert remote.knock("npu.example", 80, 60) == "no connection: Connection refused"
+
+
+def test_the_first_verdict_of_a_try_counts(remote, monkeypatch):
+    """A connection that came about too late was told as none in between."""
+    now, told = [100.0], []
+
+    def slow(*_words):
+        now[0] += 2
+        return ""
+
+    monkeypatch.setattr(remote, "knock", slow)
+    knocker = remote.Knocker(ONE, SimpleNamespace(query_timeout=1), lambda: told.append(1), lambda: now[0])
+    for _unused in range(3):
+        knocker.turn()
+        assert knocker.told[1] == "no connection within 1 s"
+    assert len(told) == 1
+
+
+def test_a_resolver_that_takes_all_the_time(remote, open_port, monkeypatch):
+    now = [0.0]
+
+    def slow(*_words, **_more):
+        now[0] += 9
+        return named(open_port)()
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    assert remote.knock("npu.example", 80, 5, lambda: now[0]) == "no connection within 5 s"
+
+
 def test_a_name_that_nobody_knows(remote, monkeypatch):
     def refuse(*_words, **_more):
         raise socket.gaierror(-2, "Name or service not known")
@@ -77,7 +123,7 @@ def test_our_own_want_of_descriptors_says_nothing(remote, monkeypatch):
     def refuse(*_words):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(remote.socket, "create_connection", refuse)
+    monkeypatch.setattr(remote.socket, "socket", refuse)
     knocker = remote.Knocker(ONE, SimpleNamespace(query_timeout=1), lambda: None, time.monotonic)
     knocker.told = (1.0, "")
     knocker.turn()
@@ -100,7 +146,7 @@ def test_one_that_hangs_holds_up_no_other(bench, open_port, silent):
     assert one.verdict(one.chips()["rack-0"]) == (None, "it has not been tried yet")
     # A try that runs for longer than it may, for what the resolver does, counts as none.
     looker.knockers[0].began -= 61
-    assert one.verdict(one.chips()["rack-0"]) == (False, f"127.0.0.1:{silent}: no answer within 60 s")
+    assert one.verdict(one.chips()["rack-0"]) == (False, f"127.0.0.1:{silent}: no connection within 60 s")
 
 
 def test_a_fault_of_ours_ends_no_thread(bench, remote, monkeypatch):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The NPU of a Rockchip board: what is seen of it, and what a container gets."""
 
+import json
 import os
 import re
 import shutil
 
 import pytest
 from agent_rig import until
-from backend_rig import Bench, RockchipWorld, living, rockchip_tree
+from backend_rig import Bench, RockchipWorld, living, rockchip_tree, run
 
 
 @pytest.fixture
@@ -58,6 +59,32 @@ def test_an_ascend_card_in_the_board_wins(board):
     again = Bench(bench.folder)
     assert again.backend.name == "ascend" and "beside the one of its Rockchip SoC" in again.why
     assert Bench(bench.folder, backend="rockchip").backend.name == "rockchip"
+
+
+def test_a_node_that_has_had_ascend_chips_stays_with_them(board, tmp_path):
+    """A card that fell off the bus is no reason to serve something else."""
+    settings = {"state_dir": tmp_path / "state"}
+    (tmp_path / "state").mkdir()
+    known = {"vdie": "a", "serial": None, "device_id": 0, "pci_address": None, "phy_id": 5}
+    file = tmp_path / "state/names.json"
+    for names, backend in (({"Ascend310P-0": known}, "ascend"), ({"npu-rk3588-0": known}, "rockchip"), ({}, "rockchip"), (5, "rockchip")):
+        file.write_text(json.dumps({"schema": 1, "names": names}))
+        bench = board(settings, soc="rk3588")
+        assert bench.settings.backend == backend
+        if backend == "ascend":
+            assert bench.why.startswith("this node has had Ascend NPUs (Ascend310P-0), and none is seen now; ") and "rockchip`" in bench.why
+    file.write_text(json.dumps({"schema": 1, "names": {"Ascend310P-0": known}}))
+    assert board({**settings, "backend": "rockchip"}, soc="rk3588").settings.backend == "rockchip"
+    file.unlink()
+    assert board(settings, soc="rk3588").settings.backend == "rockchip"
+
+
+def test_a_board_has_no_cdi_specification(world):
+    """By `auto` that is known only on the node."""
+    code, text = run(world.rig, "check", backend="auto", allocate_by="cdi", cdi_folder="/etc/cdi")
+    assert code == 2 and "allocate_by is 'cdi', but this node has a Rockchip NPU and no Ascend one, and the backend rockchip has no" in text
+    code, text = run(world.rig, "check", backend="auto", cdi_folder="/etc/cdi")
+    assert code == 0 and "cdi_folder is set, but the backend rockchip has no CDI specification: none is kept" in text
 
 
 def test_nothing_there_is_ascend(package, tmp_path):

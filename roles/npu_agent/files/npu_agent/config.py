@@ -115,11 +115,13 @@ def resource_name(value):
 
 def notes(settings):
     """What is right but may surprise, one text each."""
-    name = settings.resource_name.rpartition("/")[2]
+    name, found = settings.resource_name.rpartition("/")[2], []
+    if settings.cdi_folder and settings.backend not in ("auto", "ascend"):
+        found.append(f"cdi_folder is set, but the backend {settings.backend} has no CDI specification: none is kept")
     if len(name) <= NAME_LIMIT - KIND_LIMIT:
-        return []
-    return [f"resource_name has {len(name)} characters behind its '/': kinds of slices (vNPUs) add up to {KIND_LIMIT}, and those whose "
-            f"names have more than {NAME_LIMIT} then are not offered"]
+        return found
+    return [*found, f"resource_name has {len(name)} characters behind its '/': kinds of slices (vNPUs) add up to {KIND_LIMIT}, and those "
+                    f"whose names have more than {NAME_LIMIT} then are not offered"]
 
 
 def address(value):

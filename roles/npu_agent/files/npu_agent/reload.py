@@ -45,6 +45,9 @@ class Source:
         """(settings, fault levels); config.ConfigError has every fault."""
         settings = config.load(self.file, lost=self.said)
         settings.backend, self.why = backends.choose(settings)
+        if settings.allocate_by == "cdi" and not backends.of(settings).cdi:
+            raise config.ConfigError([f"allocate_by is 'cdi', but {self.why}, and the backend {settings.backend} has no CDI specification: "
+                                      "leave it out, or set `backend: ascend`"])
         levels = faults.load(settings.fault_file)
         self.said = says_something(config.chosen_file(self.file) or config.PATH)
         return settings, levels

@@ -26,7 +26,25 @@ def choose(settings):
         return ASCEND, "this node has no Rockchip NPU"
     if cards(settings):
         return ASCEND, "this node has an Ascend NPU, beside the one of its Rockchip SoC"
+    names = known(settings)
+    if names:
+        return ASCEND, (f"this node has had Ascend NPUs ({', '.join(names[:4])}), and none is seen now; for the one of its Rockchip SoC "
+                        "set `backend: rockchip`")
     return ROCKCHIP, "this node has a Rockchip NPU and no Ascend one"
+
+
+def known(settings):
+    """Names of Ascend chips that this node has had: one that is lost is no reason to serve something else, and pods may still have it."""
+    if not settings.state_dir:
+        return []
+    from ..names_file import NamesFile, Newer, parse  # noqa: PLC0415
+
+    pattern = by_name(ASCEND).ids(settings)
+    try:
+        text = NamesFile(settings.state_dir, None, read_only=True).text()
+        return [name for name in parse(text or "") if pattern.fullmatch(name)] if text else []
+    except (OSError, ValueError, RecursionError, Newer):
+        return []
 
 
 def board(settings):

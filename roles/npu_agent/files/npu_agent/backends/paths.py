@@ -90,6 +90,8 @@ def look(settings, clock, once, refusals):
             once[path] = entry
         else:
             problems.append(f"{path} is left out: it is no device node, and a pattern of `devices` matches it")
+    # A path that is written out is a device, whether it is there or not: one that is lost must not be less of them.
+    once.update((path, entry) for entry in ([] if unseen else settings.devices) for path in literal(entry, settings))
     same, chips = nodes.same_device(once), []
     refused = refusals([path for path, entry in once.items() if entry["open"] and nodes.number_of(path) is not None])
     taken: dict = {}  # natural id: path

@@ -10,8 +10,11 @@ no proxy is asked. Each endpoint has a thread of its own, so that one that hangs
 Values of variables may be tokens: they are in no log, in no record and in no error.
 """
 
+import contextlib
 import errno
+import os
 import re
+import select
 import socket
 import threading
 import time
@@ -21,6 +24,7 @@ from .base import Backend, Looker, Refused, Sight, merged, on_host, pattern, rec
 from .declared import NUMBERED, canonical, endpoint_id
 
 WHERE = "NPU_FLEET_ENDPOINTS"  # NAME=HOST:PORT of each, with commas between
+ADDRESSES = 8  # of one name, that are tried
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # our own want, which says nothing of the endpoint
 
 
@@ -94,9 +98,12 @@ class Knocker:
 
     def turn(self):
         began = self.began = self.clock()
+        seconds = self.settings.query_timeout
         try:
             host, port = host_and_port(self.entry)
-            why = knock(host, port, self.settings.query_timeout)
+            why = knock(host, port, seconds)
+            if why == "" and self.clock() - began > seconds:
+                why = too_late(seconds)  # it may have been told as such meanwhile, and shall not change its mind with each try
         except Exception as error:  # a fault of ours must not end the thread: the endpoint would keep its state for ever
             why = repr(error)
         before, self.told, self.began = self.told, self.told if why is None else (began, why), None
@@ -104,17 +111,51 @@ class Knocker:
             self.changed()
 
 
-def knock(host, port, seconds):
-    """"" when a connection came about, else why not; None: that is not known."""
+def too_late(seconds):
+    return f"no connection within {seconds:g} s"
+
+
+def knock(host, port, seconds, clock=time.monotonic):
+    """"" when a connection came about, else why not; None: that is not known. A name may have several addresses: all are tried at once,
+    and the time is for all of them together, with what the name takes."""
+    end = clock() + seconds
     try:
-        socket.create_connection((host, port), seconds).close()
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return f"the name {host} cannot be resolved: {error.strerror}"
-    except (TimeoutError, socket.timeout):  # two before Python 3.10
-        return f"no connection within {seconds:g} s"
-    except OSError as error:
-        return None if error.errno in FULL else f"no connection: {error.strerror or error}"
-    return ""
+    with contextlib.ExitStack() as opened:
+        tries, codes = {}, []
+        for family, kind, protocol, _name, place in found[:ADDRESSES]:
+            try:
+                one = opened.enter_context(socket.socket(family, kind, protocol))
+                one.setblocking(False)
+                code = one.connect_ex(place)
+            except OSError as error:
+                codes.append(error.errno)
+                continue
+            if code == errno.EINPROGRESS:
+                tries[one.fileno()] = one
+            else:
+                codes.append(code)
+        return answered(tries, codes, lambda: end - clock(), seconds) if 0 not in codes else ""
+
+
+def answered(tries, codes, left, seconds):
+    """The same of connections that are under way. codes: of those that came to an end at once."""
+    poll = select.poll()
+    for number in tries:
+        poll.register(number, select.POLLOUT)
+    while tries:
+        if left() <= 0:
+            return None if set(codes) & set(FULL) else too_late(seconds)
+        for number, _events in poll.poll(max(0.0, left()) * 1000):
+            codes.append(tries.pop(number).getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            poll.unregister(number)
+        if 0 in codes:
+            return ""
+    if not codes or set(codes) & set(FULL):
+        return None
+    return f"no connection: {os.strerror(codes[0] or errno.EIO)}"
 
 
 class Observer(Looker):
@@ -153,7 +194,7 @@ class Observer(Looker):
     def record(self, one, now):
         entry, settings, told, began = one.entry, self.settings, one.told, one.began
         late = began is not None and now - began > settings.query_timeout
-        why = f"no answer within {settings.query_timeout:g} s" if late else told[1] if told else ""
+        why = too_late(settings.query_timeout) if late else told[1] if told else ""
         known = {"health_code": None, "error": "it has not been tried yet"} if told is None and not late else {}
         return record(
             family=entry["resource"].partition("/")[2], name=entry["name"], vdie=entry["name"], pci_address=entry["address"],
