@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One run of the gates: which looks are made, what becomes of one that hangs, and when L4 is not judged again."""
 
+import os
+import signal
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
+from jinja2 import StrictUndefined
+from jinja2.nativetypes import NativeEnvironment
 
 from ansible_collections.npu.fleet.plugins.module_utils import _gates_note, _gates_run
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._packages import _good
-from ansible_collections.npu.fleet.plugins.modules import npu_gates, npu_node_record
+from ansible_collections.npu.fleet.plugins.modules import npu_gates, npu_node_record, npu_pod_gate
 
 from .observed import converged
 from .test_gates import CONTAINER, PLUGIN, POD, WANTED, kubelet, told
@@ -261,6 +268,53 @@ def test_own_versions_are_those_that_passed_last_else_those_on_disk(tmp_path, se
     assert answer["first_failed"]["gate"] == "L1"
     # That record has no container runtime.
     assert answer["gates"][2]["why"] == "no container runtime is wanted here"
+
+
+@pytest.fixture
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", [npu_gates, npu_pod_gate])
+def test_a_module_that_is_ended_by_a_signal_says_so_in_the_end(handlers, monkeypatch, module, number):
+    told = []
+
+    def ended(*_args):
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    def fail_json(msg):
+        told.append(msg)
+
+    fake = SimpleNamespace(params=params("/"), check_mode=False, fail_json=fail_json)
+    monkeypatch.setattr(module, "AnsibleModule", lambda **_more: fake)
+    monkeypatch.setattr(npu_gates, "Run", ended)
+    monkeypatch.setattr(npu_pod_gate._kube, "run_module", ended)
+    module.main()
+    assert len(told) == 1
+    assert "ended by a signal" in told[0]
+
+
+@pytest.mark.parametrize(("pod", "passed", "noted"), [
+    ({}, True, None), ({"passed": True}, True, "abc"), ({"passed": False}, False, None),
+    ({"passed": None}, True, ""),  # all in use: not judged
+])
+def test_what_the_role_makes_of_a_pods_verdict(pod, passed, noted):
+    tasks = yaml.safe_load((Path(__file__).resolve().parents[3] / "roles/npu_verify/tasks/main.yml").read_text())
+    by_name = {task["name"]: task for task in tasks}
+    known = {"npu_verify_result": {"passed": True, "pod_print": "abc"}, "npu_verify_pod": pod}
+
+    def value(text):
+        return NativeEnvironment(undefined=StrictUndefined).from_string(text).render(known)
+
+    outcome = by_name["Keep what was observed"]["ansible.builtin.set_fact"]["npu_verify_outcome"]
+    assert value(outcome["passed"]) is passed
+    if noted is not None:
+        assert value(by_name["Note what a pod has proved"]["npu.fleet.npu_node_record"]["pod_print"]) in (noted, noted or None)
 
 
 @pytest.mark.parametrize("limits", [{"L9": 5}, {"L0": 0}, {"L0": "soon"}, {"L0": None}])
