@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.npu.fleet.plugins.plugin_utils._agent_manifest import manifests, profile_and_label
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_manifest import manifests, profile_and_label, whole_config, without_secrets
 from ansible_collections.npu.fleet.plugins.plugin_utils._agent_settings import agent_settings
 from ansible_collections.npu.fleet.plugins.plugin_utils._filters import in_words
 
@@ -17,5 +17,7 @@ class FilterModule:
         return {
             "agent_settings": in_words(agent_settings),
             "agent_manifests": in_words(manifests),
+            "agent_manifests_public": in_words(without_secrets),
+            "agent_config": in_words(whole_config),
             "agent_profile": in_words(profile_and_label),
         }

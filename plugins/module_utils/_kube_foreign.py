@@ -77,21 +77,36 @@ def refusal(others):
              "the removal of npu.fleet takes out again." % commands)
 
 
+def _ours(expression):
+    return expression.get("key") == MODE_LABEL and expression.get("operator") == "DoesNotExist"
+
+
+def _terms(affinity):
+    """The terms of a required node affinity, of which one has to fit; none where nothing is required."""
+    required = ((affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return required.get("nodeSelectorTerms") or []
+
+
 def taken(daemon):
-    """The patch (strategic) that keeps a DaemonSet off nodes with our label; None where it does already. Its affinity of before is kept
-    beside it. A patch, so that nothing is lost that this client does not know.
+    """The patch (strategic) that keeps a DaemonSet off nodes with our label; None where all of its terms do already, whatever a note says:
+    somebody may have applied its manifest again. A patch, so that nothing is lost that this client does not know.
 
     The label has to be on the node before: then only the pods there end. All other pods of it start anew once, since its template changes;
     pods that have chips are not touched by that.
     """
-    if BEFORE in (daemon["metadata"].get("annotations") or {}):
-        return None
     before = daemon["spec"]["template"]["spec"].get("affinity")
+    terms = _terms(before)
+    if terms and all(any(_ours(one) for one in term.get("matchExpressions") or ()) for term in terms):
+        return None
     affinity = copy.deepcopy(before) or {}
-    required = affinity.setdefault("nodeAffinity", {}).setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    for term in required.setdefault("nodeSelectorTerms", [{}]):
-        term.setdefault("matchExpressions", []).append({"key": MODE_LABEL, "operator": "DoesNotExist"})
-    return _patch(daemon, json.dumps(before, sort_keys=True), affinity)
+    node = affinity["nodeAffinity"] = affinity.get("nodeAffinity") or {}
+    required = node["requiredDuringSchedulingIgnoredDuringExecution"] = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    required["nodeSelectorTerms"] = required.get("nodeSelectorTerms") or [{}]
+    for term in required["nodeSelectorTerms"]:
+        others = [one for one in term.get("matchExpressions") or () if not _ours(one)]
+        term["matchExpressions"] = others + [{"key": MODE_LABEL, "operator": "DoesNotExist"}]
+    note = (daemon["metadata"].get("annotations") or {}).get(BEFORE)
+    return _patch(daemon, json.dumps(before, sort_keys=True) if note is None else note, affinity)
 
 
 def _patch(daemon, note, affinity):
@@ -102,15 +117,28 @@ def _patch(daemon, note, affinity):
 
 
 def given_back(daemon):
-    """The patch that undoes it; None where there is nothing to undo. FleetError where the note of before cannot be read."""
-    note = (daemon["metadata"].get("annotations") or {}).get(BEFORE)
-    if note is None:
+    """The patch that undoes it; None where there is nothing of ours. Only our expression goes: what else is there may be newer than ours.
+
+    The note says that we put it there, and to people what was before; an expression without it is somebody's own.
+    """
+    if BEFORE not in (daemon["metadata"].get("annotations") or {}):
         return None
-    name = "%s/%s" % (daemon["metadata"]["namespace"], daemon["metadata"]["name"])
-    try:
-        before = json.loads(note)
-    except ValueError:
-        raise FleetError("The annotation %s of DaemonSet %s is no JSON any more; its affinity was left as it is." % (BEFORE, name),
-                         code="foreign_plugin", object=name, observed=note[:200],
-                         hint="Take the expression with the key %s out of its node affinity by hand." % MODE_LABEL) from None
-    return _patch(daemon, None, before)
+    now = daemon["spec"]["template"]["spec"].get("affinity")
+    affinity = copy.deepcopy(now) or {}
+    kept = []
+    for term in _terms(affinity):
+        if any(_ours(one) for one in term.get("matchExpressions") or ()):
+            term["matchExpressions"] = [one for one in term["matchExpressions"] if not _ours(one)]
+            if not term["matchExpressions"]:
+                del term["matchExpressions"]
+            if not term:
+                continue  # it was made for our expression
+        kept.append(term)
+    if len(kept) == len(_terms(now)) and affinity == (now or {}):
+        return {"metadata": {"annotations": {BEFORE: None}, "resourceVersion": daemon["metadata"].get("resourceVersion")}}
+    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] = kept
+    if not kept:
+        del affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    if not affinity["nodeAffinity"]:
+        del affinity["nodeAffinity"]
+    return _patch(daemon, None, affinity or None)

@@ -4,12 +4,20 @@
 """Objects that a cluster shall have: what has to change. Pure. Private to the collection."""
 
 import copy
+import hashlib
+import json
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._kube_class import OWNER, OWNER_LABEL
 
 #: The parts of an object that are compared and sent; the rest (status, what newer servers have) is the server's.
 _PARTS = ("spec", "data", "rules", "roleRef", "subjects", "automountServiceAccountToken")
+#: Annotations of ours: of each object, what was wanted of it; of a pod's template, which one it is.
+SPEC = "npu.fleet/spec"
+TEMPLATE = "npu.fleet/template"
+#: Keys of a pod or container that give it rights, or other work: what is there and not wanted is a difference, too.
+_STRICT = ("hostPID", "hostNetwork", "hostIPC", "shareProcessNamespace", "securityContext", "initContainers", "command", "envFrom",
+           "lifecycle", "serviceAccount")
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
@@ -35,6 +43,20 @@ def covers(found, wanted):
     return (found or None) == (wanted or None) if wanted in (None, "", False, 0) else found == wanted
 
 
+def digest(body):
+    """Short checksum of what is wanted. By it a key that is wanted no more is noticed: its place in what is found may be a default."""
+    parts = {part: body[part] for part in _PARTS if part in body}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8")).hexdigest()[:16]
+
+
+def more(found, wanted, whole=False):
+    """Keys that add rights, or work, to what is wanted. whole: every key does (below securityContext)."""
+    keys = set(found) - set(wanted)
+    # procMount is a default of newer servers; serviceAccount is the older name, which the server fills in.
+    return sorted(key for key in keys if (whole or key in _STRICT) and found[key] not in (None, False, {}, []) and (
+        key, found[key]) != ("procMount", "Default") and not (key == "serviceAccount" and found[key] == wanted.get("serviceAccountName")))
+
+
 def is_ours(found):
     """Say if we made it."""
     return (found["metadata"].get("labels") or {}).get(OWNER_LABEL) == OWNER
@@ -43,7 +65,9 @@ def is_ours(found):
 def differences(found, wanted, path=""):
     """Where an object is not as wanted, as paths."""
     if isinstance(wanted, dict) and isinstance(found, dict):
-        return [place for key, value in sorted(wanted.items()) for place in differences(found.get(key), value, "%s.%s" % (path, key))]
+        added = more(found, wanted, ".securityContext" in path)
+        return [place for key, value in sorted(wanted.items()) for place in differences(found.get(key), value, "%s.%s" % (path, key))] + [
+            "%s.%s" % (path.lstrip("."), key) for key in added]
     if isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
         pairs = zip(found, wanted)
         return [place for number, pair in enumerate(pairs) for place in differences(pair[0], pair[1], "%s[%d]" % (path, number))]

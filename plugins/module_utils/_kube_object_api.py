@@ -13,6 +13,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetErro
 KINDS = {
     "Namespace": ("namespaces", "CoreV1Api", "namespace", False),
     "ServiceAccount": ("serviceaccounts", "CoreV1Api", "service_account", True),
+    "Secret": ("secrets", "CoreV1Api", "secret", True),
     "ConfigMap": ("configmaps", "CoreV1Api", "config_map", True),
     "ClusterRole": ("clusterroles.rbac.authorization.k8s.io", "RbacAuthorizationV1Api", "cluster_role", False),
     "ClusterRoleBinding": ("clusterrolebindings.rbac.authorization.k8s.io", "RbacAuthorizationV1Api", "cluster_role_binding", False),
@@ -23,7 +24,9 @@ KINDS = {
         "validating_admission_policy_binding", False),
     "DaemonSet": ("daemonsets.apps", "AppsV1Api", "daemon_set", True),
 }
-VERBS = ("get", "create", "update")
+VERBS = ("get", "list", "create", "update", "delete")
+POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+OURS = "%s=%s,app.kubernetes.io/part-of=npu.fleet" % (_kube_object.OWNER_LABEL, _kube_object.OWNER)
 _PAGE = 500
 
 
@@ -114,6 +117,21 @@ class ObjectApi(_kube.Api):
             if not token:
                 return found
 
+    def has_policies(self):
+        """Whether the server has ValidatingAdmissionPolicies (from Kubernetes 1.30)."""
+        found = _kube.client.AdmissionregistrationV1Api(self.client)
+        kind = _kube.Kind("APIResourceList", "admissionregistration.k8s.io/v1", "kube_error", "", "")
+        told = self.call(kind, "get", None, lambda timeout: found.get_api_resources(
+            _preload_content=False, _request_timeout=timeout), ("APIResourceList",))
+        return any(one.get("kind") == POLICIES[0] for one in told.get("resources") or ())
+
+    def ours(self, kind, space=None):
+        """What we made of a kind: in one namespace, or what has none."""
+        _resource, api, word, spaced = KINDS[kind]
+        where = (space,) if spaced else ()
+        method = "list_%s%s" % ("namespaced_" if spaced else "", word)
+        return [dict(one, kind=kind) for one in self.items(kind, api, method, *where, label_selector=OURS)]
+
     def daemon_sets(self):
         """All of the cluster."""
         return [dict(one, kind="DaemonSet") for one in self.items("DaemonSet", "AppsV1Api", "list_daemon_set_for_all_namespaces")]
@@ -171,11 +189,55 @@ def again(api, step):
             time.sleep(random.uniform(0.02, 0.2))  # noqa: S311
 
 
-def present(api, objects, check_mode=False):
-    """Have them as wanted, in their order. [{"object", "action", "why"}]."""
-    planned = [(wanted, _kube_object.plan(api.get(wanted), wanted)) for wanted in objects]  # all refusals before the first change
+def planned(api, objects):
+    """[(object, what has to change)]; FleetError for the first that cannot be, before anything is changed."""
+    if any(one["kind"] in POLICIES for one in objects) and not api.has_policies():
+        raise FleetError(
+            "The cluster has no ValidatingAdmissionPolicy (it comes with Kubernetes 1.30). Without one any pod of any tenant could ask for "
+            "npu.fleet/agent and get all NPUs of a node. Nothing was changed.", code="kube_too_old", object=POLICIES[0],
+            hint="npu_device_plugin_access: privileged together with npu_device_plugin_confine: false has no such resource; "
+                 "or npu_device_plugin_confine: false alone, where all who may make pods may have the NPUs; or npu_device_plugin_mode: "
+                 "systemd.")
+    return [(wanted, _kube_object.plan(api.get(wanted), wanted)) for wanted in objects]
+
+
+def leftover(api, objects, daemons, wanted):
+    """What we made and is not wanted: of another namespace, way or kind of boards. Last made kinds first.
+
+    Looked for in the namespaces of these objects, those that we made, and those of our DaemonSets.
+    """
+    spaces = {one["metadata"]["namespace"] for one in objects if one["metadata"].get("namespace")}
+    spaces |= {one["metadata"]["namespace"] for one in daemons if _kube_object.is_ours(one) and _part(one)}
+    namespaces = api.ours("Namespace")
+    spaces |= {one["metadata"]["name"] for one in namespaces}
+    wanted = {_kube_object.label_of(one) for one in wanted}
+    policies = api.has_policies()
+    found = []
+    for kind in reversed(list(KINDS)):
+        if kind in POLICIES and not policies:
+            continue
+        places = sorted(spaces) if KINDS[kind][3] else [None]
+        there = namespaces if kind == "Namespace" else [one for space in places for one in api.ours(kind, space)]
+        found += [one for one in there if _kube_object.label_of(one) not in wanted]
+    return found
+
+
+def _part(found):
+    return (found["metadata"].get("labels") or {}).get("app.kubernetes.io/part-of") == "npu.fleet"
+
+
+def discard(api, found, check_mode=False):
+    """Delete what was listed as ours. [{"object", "action", "why"}]."""
+    for one in found:
+        if not check_mode:
+            api.delete(one)
+    return [{"object": _kube_object.label_of(one), "action": "delete", "why": ["it is wanted no more"]} for one in found]
+
+
+def carry_out(api, steps, check_mode=False):
+    """Do what planned() says, in its order. [{"object", "action", "why"}]."""
     done = []
-    for wanted, step in planned:
+    for wanted, step in steps:
         if step["action"] and not check_mode:
             def send(wanted=wanted):
                 now = _kube_object.plan(api.get(wanted), wanted)
@@ -183,17 +245,4 @@ def present(api, objects, check_mode=False):
                     getattr(api, now["action"])(now["body"])
             again(api, send)
         done.append({"object": _kube_object.label_of(wanted), "action": step["action"], "why": step["why"]})
-    return done
-
-
-def absent(api, objects, check_mode=False):
-    """Have none of those that we made, last made first. [{"object", "action", "why"}]."""
-    done = []
-    for wanted in reversed(objects):
-        found = api.get(wanted)
-        ours = found is not None and _kube_object.is_ours(found)
-        if ours and not check_mode:
-            api.delete(dict(found, kind=wanted["kind"]))
-        why = [] if found is None or ours else ["somebody else made it"]
-        done.append({"object": _kube_object.label_of(wanted), "action": "delete" if ours else None, "why": why})
     return done

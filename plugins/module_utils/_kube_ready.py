@@ -3,12 +3,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether the agent's pods run on a node, and why not. Pure. Private to the collection."""
 
+from ansible_collections.npu.fleet.plugins.module_utils._kube_object import TEMPLATE
+
 _EVENTS = 5
 
 
 def is_ready(pod):
     """The condition that the probes decide."""
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in (pod.get("status") or {}).get("conditions") or ())
+
+
+def is_current(pod, daemon):
+    """Whether a pod is of the template of now, and not about to end. One of before would tell of an image that goes."""
+    wanted = ((daemon["spec"]["template"].get("metadata") or {}).get("annotations") or {}).get(TEMPLATE)
+    return not pod["metadata"].get("deletionTimestamp") and (pod["metadata"].get("annotations") or {}).get(TEMPLATE) == wanted
+
+
+def is_seen(daemon):
+    """Whether the controller has read the DaemonSet as it is now."""
+    return ((daemon.get("status") or {}).get("observedGeneration") or 0) >= (daemon["metadata"].get("generation") or 0)
 
 
 def owner_of(pod):
@@ -53,24 +66,37 @@ def of_events(events, names):
     return ["%s: %s" % (event.get("reason"), (event.get("message") or "").strip()) for event in told[-_EVENTS:]]
 
 
-def judge(node, wanted, pods, events):
-    """{"ready", "reasons", "pods", "address"} of a node: each of the wanted DaemonSets has a pod there that is ready.
+def judge(node, wanted, pods, events, found=None):
+    """{"ready", "reasons", "pods", "address"} of a node: each of the wanted DaemonSets has a pod there that is ready and of its template.
 
-    events: a function, asked only where that is not so.
+    events: a function, asked only where that is not so. found: {name: DaemonSet of the cluster}, to see what its controller has read.
     """
     here = [pod for pod in pods if node_of(pod) == node]
-    reasons = []
-    for name in wanted:
+    reasons, serving = [], []
+    for daemon in wanted:
+        name = daemon["metadata"]["name"]
         mine = [pod for pod in here if owner_of(pod) == name]
-        if any(is_ready(pod) for pod in mine):
+        now = [pod for pod in mine if is_current(pod, daemon)]
+        # The one that serves chips is the last of a node's DaemonSets.
+        serving = [pod for pod in now if is_ready(pod)]
+        seen = found is None or (name in found and is_seen(found[name]))
+        if serving and seen:
             continue
-        told = [text for pod in mine for text in why_not(pod)]
+        told = [text for pod in now for text in why_not(pod)]
         told += of_events(events(), [name] + [pod["metadata"]["name"] for pod in mine])
         if not told:
-            told = ["its pod is %s" % (mine[0].get("status") or {}).get("phase", "Unknown") if mine else
-                    "it has no pod there; does the Node have taints that it does not tolerate, and does the DaemonSet's controller run?"]
+            told = [_state(mine, now, seen)]
         reasons += ["DaemonSet %s: %s" % (name, text) for text in dict.fromkeys(told)]
-    # The one that serves chips is the last of a node's DaemonSets.
-    serving = [pod for pod in here if wanted and owner_of(pod) == wanted[-1] and is_ready(pod)]
     return {"ready": not reasons, "reasons": reasons, "pods": sorted(pod["metadata"]["name"] for pod in here),
             "address": (serving[0].get("status") or {}).get("podIP") if serving else None}
+
+
+def _state(mine, now, seen):
+    """What is seen where nobody told a reason."""
+    if not seen:
+        return "its controller has not taken up the change; does kube-controller-manager run?"
+    if now:
+        return "its pod is %s" % (now[0].get("status") or {}).get("phase", "Unknown")
+    if mine:
+        return "its pod is of an earlier template; `kubectl rollout status` tells whether it is being replaced"
+    return "it has no pod there; does the Node have taints that it does not tolerate, and does the DaemonSet's controller run?"

@@ -34,12 +34,14 @@ requirements:
 options:
   state:
     description:
-      - V(look) only looks what stands in the way. With V(present) objects and labels are there. V(ready) waits until each Node has ready
-        pods, and says what each lacks otherwise.
+      - V(look) only looks what stands in the way. With V(present) objects and labels are there, and no object of ours beside them.
+        V(ready) waits until each Node has ready pods of these objects, and says what each lacks otherwise.
+      - V(paused) takes the labels off those of these Nodes that have our pods, and waits until they are gone. A value in O(nodes) that is
+        of no DaemonSet takes the label's place. V(resumed) puts labels on again.
       - V(absent) takes the labels off these Nodes and waits until their pods are gone. The objects go with the last such Node, and other
         plugins get back what V(present) took from them.
     type: str
-    choices: [look, present, ready, absent]
+    choices: [look, present, ready, paused, resumed, absent]
     default: present
   objects:
     description:
@@ -47,6 +49,16 @@ options:
     type: list
     elements: dict
     default: []
+  config:
+    description:
+      - Text of the agent's configuration, for the Secret among O(objects). It comes apart from them because it may have tokens, which no
+        log may show.
+    type: str
+  arch:
+    description:
+      - With O(state=look), what processor the image is for, as Kubernetes calls it. Other Nodes are refused. Not given for an image that is
+        for all.
+    type: str
   nodes:
     description:
       - Names of the Nodes of this run, with the value of the label C(npu.fleet/agent) that each shall have.
@@ -99,16 +111,10 @@ objects:
   sample: [{"object": "DaemonSet npu-fleet/npu-agent", "action": "create", "why": ["it is not there"]}]
 labelled:
   description: Nodes whose label C(npu.fleet/agent) was changed.
-  returned: with O(state=present) and O(state=absent)
+  returned: with each O(state) that changes
   type: list
   elements: str
   sample: ["node-01"]
-missing:
-  description: Names for which the cluster has no Node, as they have not joined.
-  returned: with O(state=look) and O(state=present)
-  type: list
-  elements: str
-  sample: []
 others:
   description: Other device plugins that serve these Nodes.
   returned: with O(state=look)
@@ -116,8 +122,8 @@ others:
   elements: dict
   sample: [{"namespace": "kube-system", "name": "ascend-device-plugin-daemonset", "nodes": ["node-01"]}]
 modes:
-  description: The label C(npu.fleet/agent) of each Node; null where it has none.
-  returned: with O(state=look)
+  description: The label C(npu.fleet/agent) of each Node, null where it has none. With O(state=paused), what was taken off.
+  returned: with O(state=look) and O(state=paused)
   type: dict
   sample: {"node-01": "daemonset"}
 images:
@@ -148,7 +154,8 @@ error:
     code:
       description:
         - One word for the kind of failure. V(foreign_plugin), V(kube_foreign), V(kube_pod_security), V(daemonset_not_ready),
-          V(daemonset_not_gone), V(kube_forbidden), V(kube_config), V(kube_unreachable), V(kube_unauthorized), V(kube_conflict),
+          V(daemonset_not_gone), V(node_not_found), V(mixed_architectures), V(kube_too_old), V(kube_forbidden), V(kube_config),
+          V(kube_unreachable), V(kube_unauthorized), V(kube_conflict),
           V(kube_error).
       returned: failure
       type: str
@@ -188,8 +195,10 @@ from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_daem
 def argument_spec():
     """Return the options of the module."""
     return {
-        "state": {"type": "str", "choices": ["look", "present", "ready", "absent"], "default": "present"},
+        "state": {"type": "str", "choices": ["look", "present", "ready", "paused", "resumed", "absent"], "default": "present"},
         "objects": {"type": "list", "elements": "dict", "default": []},
+        "config": {"type": "str", "no_log": True},
+        "arch": {"type": "str"},
         "nodes": {"type": "dict", "required": True},
         "take_over": {"type": "bool", "default": False},
         "ready_timeout": {"type": "int", "default": 120},
@@ -206,15 +215,20 @@ def run(params, check_mode, hide):
     hide(_kube.secrets(configuration))
     seconds = params["ready_timeout"]
     cluster = _kube_daemonset.Cluster(configuration, params["timeout"] + seconds, nodes)
-    if params["state"] == "look":
-        return _kube_daemonset.look(cluster, params["objects"], params["take_over"])
-    if params["state"] == "present":
-        return _kube_daemonset.present(cluster, params["objects"], params["take_over"], check_mode)
-    if params["state"] == "absent":
-        return _kube_daemonset.absent(cluster, params["objects"], check_mode, seconds)
+    state, objects = params["state"], _kube_daemonset.filled(params["objects"], params.get("config"))
+    if state == "look":
+        return _kube_daemonset.look(cluster, objects, params["take_over"], params.get("arch"))
+    if state == "present":
+        return _kube_daemonset.present(cluster, objects, params["take_over"], check_mode)
+    if state == "paused":
+        return _kube_daemonset.paused(cluster, objects, check_mode, seconds)
+    if state == "resumed":
+        return _kube_daemonset.resumed(cluster, check_mode)
+    if state == "absent":
+        return _kube_daemonset.absent(cluster, objects, check_mode, seconds)
     if check_mode:
         return {"changed": False, "pods": {}, "addresses": {}}
-    return _kube_daemonset.ready(cluster, params["objects"], seconds)
+    return _kube_daemonset.ready(cluster, objects, seconds)
 
 
 def main():

@@ -11,24 +11,21 @@ without any device, `npu-agent-access`, serves the resource `npu.fleet/agent`, a
 
 from __future__ import annotations
 
-import copy
-import hashlib
+import base64
 import json
 from typing import Any
 
-from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.module_utils._kube_class import OWNER, OWNER_LABEL
-from ansible_collections.npu.fleet.plugins.plugin_utils._agent_pod import PROFILES, access_pod, agent_pod, profile_of
+from ansible_collections.npu.fleet.plugins.module_utils._kube_object import SPEC, TEMPLATE, digest
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_options import checked
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_pod import RESOURCE, access_pod, agent_pod, profile_of
+from ansible_collections.npu.fleet.plugins.plugin_utils._agent_policy import binding, own_node, own_resource
 
 NAME = "npu-agent"
 ACCESS = "npu-agent-access"
 MODE_LABEL = "npu.fleet/agent"
-DEFAULTS: dict[str, Any] = {
-    "namespace": "npu-fleet", "image": "", "access": "devices", "profiles": ["server"], "config": {}, "kubelet_root": "/var/lib/kubelet",
-    "install_path": "/usr/local/Ascend", "pull_policy": "IfNotPresent", "pull_secrets": [], "tolerations": [], "memory_limit": "512Mi",
-    "confine": True, "labels": True,
-}
-ACCESS_WAYS = ("devices", "privileged")
+#: Settings whose values may be tokens, and the one that goes with them: in the Secret only.
+GUARDED = ("backend", "devices", "endpoints")
 
 
 def mode_of(profile: str) -> str:
@@ -47,37 +44,36 @@ def name_of(profile: str) -> str:
     return NAME if profile == "server" else f"{NAME}-{profile}"
 
 
-def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with defaults, or FleetError."""
-    unknown = sorted(set(options) - set(DEFAULTS))
-    if unknown:
-        raise FleetError(f"There is no option {', '.join(unknown)} of the agent's manifests.", "invalid_option", object=unknown[0])
-    full = {**copy.deepcopy(DEFAULTS), **options}
-    if not full["image"]:
-        raise FleetError("The DaemonSet needs an image and none is named.", "invalid_option", object="npu_device_plugin_image",
-                         hint="Build one with the playbook npu.fleet.image, and set npu_device_plugin_image to what it prints.")
-    if full["access"] not in ACCESS_WAYS:
-        raise FleetError(f"npu_device_plugin_access is {full['access']!r}; there are {', '.join(ACCESS_WAYS)}.", "invalid_option",
-                         object="npu_device_plugin_access", observed=full["access"],
-                         hint="A CDI annotation is no way: kubelet does not hand a pod's annotations to the engine for its containers.")
-    strange = [profile for profile in full["profiles"] if profile not in PROFILES]
-    if strange or not full["profiles"]:
-        raise FleetError(f"There is no profile {strange}; there are {', '.join(sorted(PROFILES))}.", "invalid_option", object="profiles")
-    return full
-
-
 def manifests(options: dict[str, Any]) -> list[dict[str, Any]]:
-    """All objects in the order in which they are to be made."""
+    """All objects in the order in which they are to be made. What confines our pods comes before them."""
     full = checked(options)
-    objects = [namespace(full), service_account(full), config_map(full)]
+    objects = [namespace(full), service_account(full), config_map(full), secret(full)]
+    policies = []
     if full["labels"]:
         objects += [cluster_role(), cluster_role_binding(full)]
-        objects += [admission_policy(full), admission_binding()] if full["confine"] else []
+        policies.append((f"{NAME}-own-node", own_node(full["namespace"], NAME)))
+    if full["access"] == "devices":
+        policies.append((f"{NAME}-own-resource", own_resource(full["namespace"], NAME, RESOURCE)))
+    for name, spec in policies if full["confine"] else ():
+        objects += [{**admission("ValidatingAdmissionPolicy", name), "spec": spec},
+                    {**admission("ValidatingAdmissionPolicyBinding", name), "spec": binding(name)}]
     if full["access"] == "devices":
         objects.append(daemon_set(ACCESS, access_pod(full), full, list(map(mode_of, full["profiles"]))))
     for profile in full["profiles"]:
-        objects.append(daemon_set(name_of(profile), agent_pod(full, profile, config_text(full)), full, [mode_of(profile)]))
+        objects.append(daemon_set(name_of(profile), agent_pod(full, profile), full, [mode_of(profile)]))
+    for one in objects:
+        one["metadata"]["annotations"] = {SPEC: digest(one)}
     return objects
+
+
+def without_secrets(options: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same, for places that print what they get: the Secret is empty, config_text() is what belongs into it."""
+    return [{**one, "data": dict.fromkeys(one["data"], "")} if one["kind"] == "Secret" else one for one in manifests(options)]
+
+
+def whole_config(options: dict[str, Any]) -> str:
+    """The agent's configuration file from the same options."""
+    return config_text(checked(options))
 
 
 def metadata(name: str, space: str | None = None, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -98,18 +94,24 @@ def service_account(full: dict[str, Any]) -> dict[str, Any]:
             "automountServiceAccountToken": False}
 
 
-def config_text(full: dict[str, Any]) -> str:
-    """The agent's configuration file. Probes come from the node to the pod's address, so it listens on all of the pod's."""
-    settings = {"listen": "0.0.0.0:8083",  # the pod has a network of its own
-                "sysfs_root": "/host/sys", "audit_file": "",  # into the log of the pod
+def config_text(full: dict[str, Any], guarded: tuple[str, ...] = ()) -> str:
+    """The agent's configuration file. Probes come from the node to the pod's addresses, of either family, so it listens on all."""
+    settings = {"listen": ":8083",  # the pod has a network of its own
+                "sysfs_root": "/host/sys", "audit_file": "/var/lib/npu-agent/audit.jsonl",  # the one folder of the host that it may write
                 **({"install_path": full["install_path"]} if full["install_path"] != "/usr/local/Ascend" else {}), **full["config"]}
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in sorted(settings.items()))
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in sorted(settings.items()) if key not in guarded)
 
 
 def config_map(full: dict[str, Any]) -> dict[str, Any]:
-    """One configuration for all nodes."""
+    """The configuration for the container that writes labels: without what may be a token."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(NAME, full["namespace"]),
-            "data": {"config.yaml": config_text(full)}}
+            "data": {"config.yaml": config_text(full, GUARDED)}}
+
+
+def secret(full: dict[str, Any]) -> dict[str, Any]:
+    """The whole configuration, for the agent: variables that it gives to containers may be tokens."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(NAME, full["namespace"]), "type": "Opaque",
+            "data": {"config.yaml": base64.b64encode(config_text(full).encode()).decode()}}
 
 
 def cluster_role() -> dict[str, Any]:
@@ -125,28 +127,9 @@ def cluster_role_binding(full: dict[str, Any]) -> dict[str, Any]:
             "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": full["namespace"]}]}
 
 
-def admission_policy(full: dict[str, Any]) -> dict[str, Any]:
-    """RBAC cannot say "your own Node": the token of a bound ServiceAccount says on which one its pod is (Kubernetes 1.30)."""
-    user = f"system:serviceaccount:{full['namespace']}:{NAME}"
-    node = "authentication.kubernetes.io/node-name"
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": metadata(f"{NAME}-own-node"),
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]},
-            "matchConditions": [{"name": "the-agent", "expression": f'request.userInfo.username == "{user}"'}],
-            "validations": [{
-                "expression": f'"{node}" in request.userInfo.extra && request.userInfo.extra["{node}"][0] == request.name',
-                "message": "npu-agent may only change the Node that it runs on"}],
-        },
-    }
-
-
-def admission_binding() -> dict[str, Any]:
-    """The policy in force."""
-    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": metadata(f"{NAME}-own-node"), "spec": {"policyName": f"{NAME}-own-node", "validationActions": ["Deny"]}}
+def admission(kind: str, name: str) -> dict[str, Any]:
+    """A policy, or the binding that has it in force."""
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata(name)}
 
 
 def daemon_set(name: str, pod: dict[str, Any], full: dict[str, Any], modes: list[str]) -> dict[str, Any]:
@@ -157,17 +140,17 @@ def daemon_set(name: str, pod: dict[str, Any], full: dict[str, Any], modes: list
     labels = {"app.kubernetes.io/name": name}
     terms = [{"matchExpressions": [{"key": MODE_LABEL, "operator": "In", "values": modes}]}]
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    digest = hashlib.sha256(config_text(full).encode()).hexdigest()[:16]
+    annotations = {"npu.fleet/config": digest({"data": config_text(full)})} if name != ACCESS else {}
+    template = {"metadata": {"labels": {**labels, "app.kubernetes.io/part-of": "npu.fleet"}, "annotations": annotations},
+                "spec": {**pod, "affinity": affinity}}
+    # By it a pod of this template is told from one of before.
+    annotations = {**annotations, TEMPLATE: digest({"data": template})}
     return {
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata(name, full["namespace"], labels),
         "spec": {
             "selector": {"matchLabels": labels},
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": full["max_unavailable"], "maxSurge": 0}},
             "revisionHistoryLimit": 3,
-            "template": {
-                "metadata": {"labels": {**labels, "app.kubernetes.io/part-of": "npu.fleet"},
-                             "annotations": {"npu.fleet/config": digest} if name != ACCESS else {}},
-                "spec": {**pod, "affinity": affinity},
-            },
+            "template": {**template, "metadata": {**template["metadata"], "annotations": annotations}},
         },
     }

@@ -43,9 +43,9 @@ class Volumes:
     def __init__(self) -> None:
         self.volumes: list[dict[str, Any]] = []
 
-    def add(self, source: dict[str, Any], inside: str, read_only: bool = True) -> dict[str, Any]:
-        """The volumeMount of a new volume."""
-        name = inside.strip("/").replace("/", "-").replace(".", "-").replace("_", "-").lower()[-60:].strip("-")
+    def add(self, source: dict[str, Any], inside: str, read_only: bool = True, name: str = "") -> dict[str, Any]:
+        """The volumeMount of a new volume. name: where two containers have different ones in one place."""
+        name = name or inside.strip("/").replace("/", "-").replace(".", "-").replace("_", "-").lower()[-60:].strip("-")
         if all(volume["name"] != name for volume in self.volumes):
             self.volumes.append({"name": name, **source})
         return {"name": name, "mountPath": inside, **({"readOnly": True} if read_only else {})}
@@ -95,22 +95,22 @@ def access_pod(full: dict[str, Any]) -> dict[str, Any]:
     one["env"] = [{"name": "NPU_AGENT_DEV_ROOT", "value": "/host/dev"}]
     one["volumeMounts"] = [
         # Kubelet's own socket and those of plugins come and go, so it is the folder.
-        volumes.host(f"{full['kubelet_root']}/device-plugins", "Directory", "/var/lib/kubelet/device-plugins", read_only=False),
+        volumes.host(full["device_plugins"], "Directory", "/var/lib/kubelet/device-plugins", read_only=False),
         volumes.host("/dev", "Directory", "/host/dev"),
     ]
     return pod(full, [one], volumes)
 
 
-def agent_pod(full: dict[str, Any], profile: str, config: str) -> dict[str, Any]:
+def agent_pod(full: dict[str, Any], profile: str) -> dict[str, Any]:
     """The device plugin, and beside it the one container that may speak with the API server."""
     volumes = Volumes()
-    containers = [agent_container(full, profile, config, volumes)]
+    containers = [agent_container(full, profile, volumes)]
     if full["labels"]:
         containers.append(labels_container(full, volumes))
     return pod(full, containers, volumes)
 
 
-def agent_container(full: dict[str, Any], profile: str, config: str, volumes: Volumes) -> dict[str, Any]:
+def agent_container(full: dict[str, Any], profile: str, volumes: Volumes) -> dict[str, Any]:
     """`npu-agent serve`. DAC_OVERRIDE: the driver's device nodes belong to another user. SYSLOG: the kernel's log, for failures."""
     one = container(full, "agent", ["serve"], ("64Mi", full["memory_limit"]))
     if full["access"] == "devices":
@@ -125,13 +125,14 @@ def agent_container(full: dict[str, Any], profile: str, config: str, volumes: Vo
     one["livenessProbe"] = probe("/healthz", period=15, failures=4)
     one["readinessProbe"] = probe("/readyz", period=5, failures=2)
     mounts = [
-        volumes.host(f"{full['kubelet_root']}/device-plugins", "Directory", "/var/lib/kubelet/device-plugins", read_only=False),
+        volumes.host(full["device_plugins"], "Directory", "/var/lib/kubelet/device-plugins", read_only=False),
         # To connect to a socket on a read-only mount is allowed: nothing is written there.
         volumes.host(f"{full['kubelet_root']}/pod-resources", "Directory", "/var/lib/kubelet/pod-resources"),
         volumes.host("/var/lib/npu-agent", "DirectoryOrCreate", read_only=False),
         # debugfs lies below it, from which the load of a Rockchip NPU is read.
         volumes.host("/sys", "Directory", "/host/sys"),
-        volumes.add({"configMap": {"name": "npu-agent"}}, "/etc/npu-agent"),
+        # For root alone, and in this container alone: it may have tokens.
+        volumes.add({"secret": {"secretName": "npu-agent", "defaultMode": 0o400}}, "/etc/npu-agent"),
     ]
     if profile != "rockchip":
         # A folder that is not there is waited for, and not made: an empty one would pass for a driver of somebody else's.
@@ -155,7 +156,8 @@ def labels_container(full: dict[str, Any], volumes: Volumes) -> dict[str, Any]:
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
     ]}}
-    one["volumeMounts"] = [volumes.add(token, TOKEN_FOLDER), volumes.add({"configMap": {"name": "npu-agent"}}, "/etc/npu-agent")]
+    one["volumeMounts"] = [volumes.add(token, TOKEN_FOLDER),
+                           volumes.add({"configMap": {"name": "npu-agent"}}, "/etc/npu-agent", name="labels-config")]
     return one
 
 

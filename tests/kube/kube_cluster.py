@@ -12,6 +12,7 @@ import uuid
 
 from kube_rules import NODE, RUNTIME_CLASS, ApiError, Kind
 
+MERGE_PATCH = "application/merge-patch+json"
 RBAC, ADMISSION, REVIEW = "rbac.authorization.k8s.io", "admissionregistration.k8s.io", "authorization.k8s.io"
 
 
@@ -21,6 +22,7 @@ def kind(name, resource, group="", version="v1", *, status=False, namespaced=Fal
 
 NAMESPACE = kind("Namespace", "namespaces", status=True)
 SERVICE_ACCOUNT = kind("ServiceAccount", "serviceaccounts", namespaced=True)
+SECRET = kind("Secret", "secrets", namespaced=True)
 CONFIG_MAP = kind("ConfigMap", "configmaps", namespaced=True)
 POD = kind("Pod", "pods", status=True, namespaced=True)
 EVENT = kind("Event", "events", namespaced=True)
@@ -29,7 +31,7 @@ CLUSTER_ROLE_BINDING = kind("ClusterRoleBinding", "clusterrolebindings", RBAC)
 POLICY = kind("ValidatingAdmissionPolicy", "validatingadmissionpolicies", ADMISSION, status=True)
 POLICY_BINDING = kind("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", ADMISSION)
 DAEMON_SET = kind("DaemonSet", "daemonsets", "apps", status=True, namespaced=True)
-MORE = (NAMESPACE, SERVICE_ACCOUNT, CONFIG_MAP, POD, EVENT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, POLICY, POLICY_BINDING, DAEMON_SET)
+MORE = (NAMESPACE, SERVICE_ACCOUNT, SECRET, CONFIG_MAP, POD, EVENT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, POLICY, POLICY_BINDING, DAEMON_SET)
 KINDS = {(one.group, one.version, one.resource): one for one in (NODE, RUNTIME_CLASS, *MORE)}
 
 
@@ -157,6 +159,9 @@ def reconcile(stores):
         for node in nodes:
             if (uid, node["metadata"]["name"]) not in there and selects(daemon["spec"]["template"]["spec"], node):
                 stores[POD].create(pod_of(daemon, node["metadata"]["name"]))
+        if (daemon.get("status") or {}).get("observedGeneration") != daemon["metadata"]["generation"]:
+            told = {"status": {"observedGeneration": daemon["metadata"]["generation"]}}
+            stores[DAEMON_SET].patch(f"{daemon['metadata']['namespace']}/{daemon['metadata']['name']}", MERGE_PATCH, told, "status")
 
 
 def pod_of(daemon, node):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "tests" / place) for place in ("lab", "cri", "nodes", "kube", "image")]
 import lab
-from kube_cluster import CONFIG_MAP, POD
+from kube_cluster import CONFIG_MAP, POD, SECRET
 from npu_nodes import Nodes
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_pod
@@ -41,6 +42,11 @@ print(json.dumps({
     "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
 }))
 """
+
+
+def plain(secret):
+    """Its files, as kubelet writes them."""
+    return {name: base64.b64decode(text).decode() for name, text in secret["data"].items()}
 
 
 class Runner(threading.Thread):
@@ -99,7 +105,9 @@ class Runner(threading.Thread):
         pod = world.node.sandbox(name, "npu-fleet", spec, {"spec.nodeName": NODE, "status.hostIP": world.nodes.ip(NODE)})
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         if "etc-npu-agent" in volumes:
-            world.node.project(pod, "etc-npu-agent", world.api.stores[CONFIG_MAP].get("npu-fleet/npu-agent")["data"])
+            world.node.project(pod, "etc-npu-agent", plain(world.api.stores[SECRET].get("npu-fleet/npu-agent")), "0400")
+        if "labels-config" in volumes:
+            world.node.project(pod, "labels-config", world.api.stores[CONFIG_MAP].get("npu-fleet/npu-agent")["data"])
         for volume in volumes.values():
             if "projected" in volume:
                 bound = {"spec": {"boundObjectRef": {"kind": "Pod", "name": name}}}

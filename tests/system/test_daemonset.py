@@ -24,7 +24,7 @@ import pods
 import yaml
 from api_server import ApiServer
 from cri import connect, prepare
-from daemonset_rig import NAME, NODE, RESOURCE, SIMULATED, Runner, World
+from daemonset_rig import NAME, NODE, RESOURCE, SIMULATED, Runner, World, plain
 from kube_cluster import DAEMON_SET, NAMESPACE
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_image, _agent_manifest, _agent_pod
@@ -132,8 +132,8 @@ def test_the_agent_gets_the_nodes_of_the_driver_and_no_more(world, specs, object
     world.given = admitted
     (agent,) = (one for one in spec["containers"] if one["name"] == "agent")
     pod = world.node.sandbox("npu-agent", "npu-fleet", spec, {"spec.nodeName": NODE, "status.hostIP": world.nodes.ip(NODE)})
-    (config,) = (one for one in objects if one["kind"] == "ConfigMap")
-    world.node.project(pod, "etc-npu-agent", config["data"])
+    (config,) = (one for one in objects if one["kind"] == "Secret")
+    world.node.project(pod, "etc-npu-agent", plain(config), "0400")
     world.pod, world.agent = pod, agent
     world.running["agent"] = container = world.node.start(pod, agent, admitted["response"], more=SIMULATED)
     until(lambda: world.allocatable(CHIPS) == 8, "8 chips at the kubelet")

@@ -2,7 +2,10 @@
 """The API stand-in as fixtures."""
 
 import pytest
+from daemons_rig import OBJECTS
 from kube_rig import TOKEN, ApiServer
+
+from ansible_collections.npu.fleet.plugins.modules import agent_daemonset
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +26,13 @@ def api():
 @pytest.fixture
 def kubeconfig(api, tmp_path):
     return str(api.kubeconfig(tmp_path / "kubeconfig", TOKEN))
+
+
+@pytest.fixture
+def do(api, kubeconfig):
+    def call(state, *, objects=None, nodes=None, check_mode=False, **options):
+        params = {"state": state, "objects": OBJECTS if objects is None else objects, "nodes": nodes or {"node-01": "daemonset"},
+                  "take_over": False, "ready_timeout": 0, "kubeconfig": kubeconfig, "context": None, "timeout": 20, **options}
+        return agent_daemonset.run(params, check_mode, lambda _values: None)
+
+    return call

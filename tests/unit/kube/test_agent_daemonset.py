@@ -5,59 +5,12 @@ import copy
 import json
 
 import pytest
+from daemons_rig import LABEL, MERGE, OBJECTS, VENDOR, actions, agents, label, status, vendor
 from kube_cluster import CLUSTER_ROLE, CONFIG_MAP, DAEMON_SET, EVENT, NAMESPACE, POD
-from kube_rig import ApiServer  # noqa: F401
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube_daemonset, _kube_foreign
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.modules import agent_daemonset
 from ansible_collections.npu.fleet.plugins.plugin_utils._agent_manifest import manifests
-
-MERGE = "application/merge-patch+json"
-OBJECTS = manifests({"image": "npu-agent:1"})
-LABEL = "npu.fleet/agent"
-VENDOR = {"metadata": {"name": "ascend-device-plugin-daemonset", "namespace": "kube-system"}, "spec": {
-    "selector": {"matchLabels": {"name": "ascend-device-plugin-ds"}}, "template": {
-    "metadata": {"labels": {"name": "ascend-device-plugin-ds"}},
-    "spec": {"containers": [{"name": "c", "image": "mirror.example.com:5000/ascend-k8sdeviceplugin:v7.3.0"}],
-             "nodeSelector": {"rack": "r7"}, "tolerations": [{"operator": "Exists"}],
-             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                 {"matchExpressions": [{"key": "servertype", "operator": "NotIn", "values": ["soc"]}]}]}}}}}}}
-
-
-@pytest.fixture
-def do(api, kubeconfig):
-    def call(state, *, objects=None, nodes=None, check_mode=False, **options):
-        params = {"state": state, "objects": OBJECTS if objects is None else objects, "nodes": nodes or {"node-01": "daemonset"},
-                  "take_over": False, "ready_timeout": 0, "kubeconfig": kubeconfig, "context": None, "timeout": 20, **options}
-        return agent_daemonset.run(params, check_mode, lambda _values: None)
-
-    return call
-
-
-def actions(result):
-    return {one["object"]: one["action"] for one in result["objects"]}
-
-
-def label(api, name="node-01"):
-    return api.store.get(name)["metadata"]["labels"].get(LABEL)
-
-
-def agents(api):
-    return sorted((pod["metadata"]["ownerReferences"][0]["name"], pod["spec"]["nodeName"]) for pod in api.stores[POD].list())
-
-
-def vendor(api, **changes):
-    made = api.stores[DAEMON_SET].create({**copy.deepcopy(VENDOR), **changes})
-    api.reconcile()
-    return made
-
-
-def status(api, ready, **more):
-    """What kubelet would say of all pods."""
-    for pod in api.stores[POD].list():
-        api.stores[POD].patch(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", MERGE, {"status": {
-            "phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}], **more}}, "status")
 
 
 def test_all_is_made_and_the_second_time_nothing(api, do):
@@ -128,15 +81,15 @@ def test_missing_rights_are_told_all_at_once(api, do, tmp_path):
         do("look", kubeconfig=str(api.kubeconfig(tmp_path / "worker", token)))
     text = str(caught.value)
     assert caught.value.code == "kube_forbidden" and "create clusterroles.rbac.authorization.k8s.io" in text and "patch nodes" in text
-    assert "--verb=create,update --resource=daemonsets.apps" in text and ["get", "nodes", None] not in caught.value.observed
+    assert "--verb=create,update,delete --resource=daemonsets.apps" in text and ["get", "nodes", None] not in caught.value.observed
     assert [path for method, path in api.requests if method in ("POST", "PUT", "PATCH") and "selfsubject" not in path] == []
 
 
 def test_look_tells_images_and_modes(api, do):
     images = [{"names": ["b@sha256:1", "b:1"], "sizeBytes": 1}, {"sizeBytes": 2}]
     api.store.patch("node-01", MERGE, {"status": {"images": images}}, "status")
-    seen = do("look", nodes={"node-01": "daemonset", "not-joined": "daemonset"})
-    assert seen["images"] == {"node-01": ["b:1", "b@sha256:1"]} and seen["modes"] == {"node-01": None} and seen["missing"] == ["not-joined"]
+    seen = do("look")
+    assert seen["images"] == {"node-01": ["b:1", "b@sha256:1"]} and seen["modes"] == {"node-01": None}
 
 
 # --- other plugins
@@ -191,12 +144,57 @@ def test_a_plugin_without_affinity_gets_none_back(api, do):
     name = "kube-system/ascend-device-plugin-daemonset"
     taken = api.stores[DAEMON_SET].get(name)
     assert _kube_foreign.taken(taken) is None
-    api.stores[DAEMON_SET].patch(name, MERGE, {"metadata": {"annotations": {_kube_foreign.BEFORE: "{"}}})
-    with pytest.raises(FleetError, match="no JSON any more"):
-        do("absent")
-    api.stores[DAEMON_SET].patch(name, MERGE, {"metadata": {"annotations": {_kube_foreign.BEFORE: "null"}}})
     do("absent")
     assert "affinity" not in api.stores[DAEMON_SET].get(name)["spec"]["template"]["spec"]
+
+
+def terms(api, name="kube-system/ascend-device-plugin-daemonset"):
+    affinity = api.stores[DAEMON_SET].get(name)["spec"]["template"]["spec"].get("affinity") or {}
+    return affinity.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+
+
+OFF = {"key": LABEL, "operator": "DoesNotExist"}
+
+
+def test_a_plugin_whose_manifest_was_applied_again_is_taken_again(api, do):
+    """The note of before is still there; only the affinity says whether it is kept off."""
+    vendor(api)
+    do("present", take_over=True)
+    name = "kube-system/ascend-device-plugin-daemonset"
+    note = api.stores[DAEMON_SET].get(name)["metadata"]["annotations"][_kube_foreign.BEFORE]
+    api.stores[DAEMON_SET].patch(name, MERGE, {"spec": {"template": {"spec": {"affinity": None}}}})
+    api.reconcile()
+    assert ("ascend-device-plugin-daemonset", "node-01") in agents(api)
+    with pytest.raises(FleetError):
+        do("look")
+    do("present", take_over=True)
+    assert terms(api) == [{"matchExpressions": [OFF]}] and ("ascend-device-plugin-daemonset", "node-01") not in agents(api)
+    assert api.stores[DAEMON_SET].get(name)["metadata"]["annotations"][_kube_foreign.BEFORE] == note
+
+
+def test_each_term_has_to_keep_it_off(api, do):
+    """One of them is enough to let a pod on a node."""
+    vendor(api)
+    do("present", take_over=True)
+    new = {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r7"]}]}
+    required = {"nodeSelectorTerms": [*terms(api), new]}
+    body = {"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}}}}
+    api.stores[DAEMON_SET].patch("kube-system/ascend-device-plugin-daemonset", MERGE, body)
+    do("present", take_over=True)
+    assert [OFF in term["matchExpressions"] for term in terms(api)] == [True, True]
+    # What somebody has added since then is not ours to take back.
+    do("absent")
+    assert terms(api) == [{"matchExpressions": [{"key": "servertype", "operator": "NotIn", "values": ["soc"]}]}, new]
+
+
+def test_an_expression_of_somebody_else_stays():
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [OFF]}]}}}
+    daemon = {"metadata": {"name": "d", "namespace": "n"}, "spec": {"template": {"spec": {"affinity": affinity}}}}
+    assert _kube_foreign.taken(daemon) is None and _kube_foreign.given_back(daemon) is None
+    daemon["metadata"]["annotations"] = {_kube_foreign.BEFORE: "null"}
+    assert _kube_foreign.given_back(daemon)["spec"]["template"]["spec"]["affinity"] is None
+    gone = _kube_foreign.given_back({**daemon, "spec": {"template": {"spec": {}}}})
+    assert gone["metadata"]["annotations"] == {_kube_foreign.BEFORE: None} and "spec" not in gone
 
 
 # --- ready
@@ -209,6 +207,32 @@ def test_ready_waits_for_each_pod_of_each_node(api, do):
     status(api, True, podIP="10.244.1.7")
     seen = do("ready")
     assert len(seen["pods"]["node-01"]) == 2 and seen["addresses"] == {"node-01": "10.244.1.7"}
+
+
+def test_pods_of_before_are_not_counted(api, do):
+    """The controller has not replaced them yet, or has not even read the change."""
+    do("present")
+    status(api, True)
+    do("ready")
+    newer = manifests({"image": "npu-agent:broken"})
+    api.reconcile = lambda: None
+    do("present", objects=newer)
+    with pytest.raises(FleetError, match="its controller has not taken up the change"):
+        do("ready", objects=newer)
+    for name in ("npu-agent", "npu-agent-access"):
+        api.stores[DAEMON_SET].patch(f"npu-fleet/{name}", MERGE, {"status": {"observedGeneration": 2}}, "status")
+    with pytest.raises(FleetError, match="its pod is of an earlier template"):
+        do("ready", objects=newer)
+
+
+def test_a_pod_that_is_about_to_end_is_not_counted(api, do):
+    do("present")
+    status(api, True)
+    for pod in api.stores[POD].list():
+        api.stores[POD].patch(f"npu-fleet/{pod['metadata']['name']}", MERGE, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    with pytest.raises(FleetError) as caught:
+        do("ready")
+    assert caught.value.code == "daemonset_not_ready"
 
 
 @pytest.mark.parametrize(("more", "words"), [

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The DaemonSet's objects: valid for Kubernetes, and with no permission more than is named here with its reason."""
 
+import base64
 import copy
 
+import celpy
 import kubernetes_validate
 import pytest
 import yaml
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
-from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_manifest, _agent_pod
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_manifest, _agent_options, _agent_pod
 
 IMAGE = {"image": "npu-fleet/npu-agent:1"}
 FULL = {**IMAGE, "profiles": ["server", "310b"], "config": {"cdi_folder": "/etc/cdi"}, "pull_secrets": ["mirror"],
@@ -136,7 +138,7 @@ def test_only_the_agent_asks_for_devices():
 
 def test_never_two_on_a_node_and_only_where_the_play_said():
     for name, one in by_name(_agent_manifest.manifests(FULL)).items():
-        assert one["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+        assert one["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%", "maxSurge": 0}
         selector = one["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (expression,) = selector["nodeSelectorTerms"][0]["matchExpressions"]
         modes = {"npu-agent": ["daemonset"], "npu-agent-310b": ["daemonset-310b"], "npu-agent-access": ["daemonset", "daemonset-310b"]}
@@ -152,9 +154,98 @@ def test_rights_in_the_cluster():
     objects = _agent_manifest.manifests(IMAGE)
     (role,) = by_name(objects, "ClusterRole").values()
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}]
-    (policy,) = by_name(objects, "ValidatingAdmissionPolicy").values()
+    policy = by_name(objects, "ValidatingAdmissionPolicy")["npu-agent-own-node"]
     assert "system:serviceaccount:npu-fleet:npu-agent" in policy["spec"]["matchConditions"][0]["expression"]
     assert not by_name(_agent_manifest.manifests({**IMAGE, "labels": False}), "ClusterRole")
+    for options, policies in (({"labels": False}, ["npu-agent-own-resource"]), ({"access": "privileged"}, ["npu-agent-own-node"]),
+                              ({"confine": False}, [])):
+        assert list(by_name(_agent_manifest.manifests({**IMAGE, **options}), "ValidatingAdmissionPolicy")) == policies
+    for name in by_name(objects, "ValidatingAdmissionPolicy"):
+        bound = by_name(objects, "ValidatingAdmissionPolicyBinding")[name]["spec"]
+        assert bound == {"policyName": name, "validationActions": ["Deny"]}
+    order = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert order.index(("ValidatingAdmissionPolicyBinding", "npu-agent-own-resource")) < order.index(("DaemonSet", "npu-agent-access"))
+
+
+def judged(policy, **request):
+    """What a policy says to a request: None where it is not for it, else whether it lets it pass. Evaluated, not read."""
+    spec = by_name(_agent_manifest.manifests(IMAGE), "ValidatingAdmissionPolicy")[policy]["spec"]
+    world = {name: celpy.json_to_cel(value) for name, value in request.items()}
+
+    def value(expression):
+        environment = celpy.Environment()
+        return bool(environment.program(environment.compile(expression)).evaluate(world))
+
+    if not all(value(one["expression"]) for one in spec["matchConditions"]):
+        return None
+    return all(value(one["expression"]) for one in spec["validations"])
+
+
+ASKS = {"limits": {"npu.fleet/agent": "1"}}
+
+
+@pytest.mark.parametrize(("space", "pod", "answer"), [
+    ("default", {"containers": [{"name": "c"}]}, True),
+    ("default", {"containers": [{"name": "c", "resources": {}}]}, True),
+    ("default", {"containers": [{"name": "d", "resources": {"limits": {"huawei.com/Ascend910": "1"}}}]}, True),
+    ("default", {"containers": [{"name": "c", "resources": ASKS}]}, False),
+    ("default", {"containers": [{"name": "c", "resources": {"requests": ASKS["limits"]}}]}, False),
+    ("default", {"containers": [{"name": "c"}, {"name": "d", "resources": ASKS}]}, False),
+    ("default", {"containers": [{"name": "c"}], "initContainers": [{"name": "i", "resources": ASKS}]}, False),
+    ("default", {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}, True),
+    ("default", {"containers": [{"name": "c", "resources": ASKS}], "serviceAccountName": "npu-agent"}, False),
+    ("npu-fleet", {"containers": [{"name": "c", "resources": ASKS}], "serviceAccountName": "default"}, False),
+    ("npu-fleet", {"containers": [{"name": "c", "resources": ASKS}]}, False),
+    ("npu-fleet", {"containers": [{"name": "c", "resources": ASKS}], "serviceAccountName": "npu-agent"}, None),
+])
+def test_nobody_elses_pod_gets_the_chips_by_our_resource(space, pod, answer):
+    assert judged("npu-agent-own-resource", request={"namespace": space}, object={"spec": pod}) is answer
+
+
+def test_our_own_pods_are_let_in():
+    for spec in pods(FULL).values():
+        assert judged("npu-agent-own-resource", request={"namespace": "npu-fleet"}, object={"spec": spec}) is None
+
+
+@pytest.mark.parametrize(("user", "extra", "answer"), [
+    ("npu-agent", {"authentication.kubernetes.io/node-name": ["n1"]}, True),
+    ("npu-agent", {"authentication.kubernetes.io/node-name": ["n2"]}, False), ("npu-agent", {}, False), ("other", {}, None),
+])
+def test_an_agent_changes_its_own_node_only(user, extra, answer):
+    request = {"name": "n1", "userInfo": {"username": f"system:serviceaccount:npu-fleet:{user}", "extra": extra}}
+    assert judged("npu-agent-own-node", request=request) is answer
+
+
+def test_tokens_are_in_the_secret_of_the_agents_container_alone():
+    config = {"log_level": "debug", "endpoints": [{"envs": {"TOKEN": "canary-1"}}], "devices": [{"envs": {"TOKEN": "canary-2"}}]}
+    objects = _agent_manifest.manifests({**IMAGE, "config": config})
+    plain = base64.b64decode(by_name(objects, "Secret")["npu-agent"]["data"]["config.yaml"]).decode()
+    assert "canary-1" in plain and "canary-2" in plain and plain == _agent_manifest.whole_config({**IMAGE, "config": config})
+    assert "canary" not in str([one for one in objects if one["kind"] != "Secret"])
+    assert by_name(objects, "ConfigMap")["npu-agent"]["data"]["config.yaml"].count("log_level") == 1
+    assert "canary" not in str(_agent_manifest.without_secrets({**IMAGE, "config": config}))
+    spec = pods(IMAGE)["npu-agent"]
+    (volume,) = (one for one in spec["volumes"] if "secret" in one)
+    assert volume["secret"]["defaultMode"] == 0o400
+    holders = [one["name"] for one in spec["containers"] if volume["name"] in [mount["name"] for mount in one["volumeMounts"]]]
+    assert holders == ["agent"]
+
+
+@pytest.mark.parametrize(("text", "quantity"), [
+    ("512M", "512Mi"), ("1024M", "1Gi"), ("1G", "1Gi"), ("1536M", "1536Mi"), ("1048576", "1Mi"), ("512Mi", "512Mi"), ("2T", "2Ti"),
+    ("1025K", "1025Ki"), ("1000", "1000"),
+])
+def test_memory_as_systemd_writes_it(text, quantity):
+    assert _agent_options.memory_quantity(text) == quantity
+    assert containers({**IMAGE, "memory_limit": text})["agent"]["resources"]["limits"]["memory"] == quantity
+
+
+def test_kubelets_own_folder_is_not_that_of_plugins():
+    paths = {volume["hostPath"]["path"] for spec in pods({**IMAGE, "kubelet_root": "/data/kubelet"}).values() for volume in spec["volumes"]
+             if "hostPath" in volume and "kubelet" in volume["hostPath"]["path"]}
+    assert paths == {"/var/lib/kubelet/device-plugins", "/data/kubelet/pod-resources"}
+    moved = pods({**IMAGE, "device_plugins": "/data/plugins"})["npu-agent-access"]["volumes"]
+    assert "/data/plugins" in {volume["hostPath"]["path"] for volume in moved if "hostPath" in volume}
 
 
 def test_a_new_configuration_makes_new_pods_of_the_agent_only():
@@ -165,6 +256,11 @@ def test_a_new_configuration_makes_new_pods_of_the_agent_only():
 @pytest.mark.parametrize(("options", "words"), [
     ({}, "needs an image"), ({**IMAGE, "access": "cdi"}, "kubelet does not hand a pod's annotations"),
     ({**IMAGE, "imagee": 1}, "no option imagee"),
+    ({**IMAGE, "memory_limit": "infinity"}, "needs an amount"), ({**IMAGE, "memory_limit": "10%"}, "needs an amount"),
+    ({**IMAGE, "memory_limit": "0"}, "needs an amount"), ({**IMAGE, "max_unavailable": "0"}, "a number of pods"),
+    ({**IMAGE, "max_unavailable": "120%"}, "a number of pods"),
+    ({**IMAGE, "config": {"backend": "remote"}}, "npu_device_plugin_mode: systemd"),
+    ({**IMAGE, "config": {"backend": "paths"}}, "npu_device_plugin_mode: systemd"),
     ({**IMAGE, "profiles": ["x"]}, "no profile"), ({**IMAGE, "profiles": []}, "no profile"),
 ])
 def test_refusals(options, words):
@@ -179,9 +275,13 @@ def test_the_configuration_is_one_that_the_agent_takes(tmp_path):
     from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_archive
 
     _agent_archive.write_sources(tmp_path / "package")
-    (tmp_path / "config.yaml").write_text(by_name(_agent_manifest.manifests(IMAGE), "ConfigMap")["npu-agent"]["data"]["config.yaml"])
     import subprocess
 
-    done = subprocess.run([sys.executable, "-m", "npu_agent", "check", "--config", str(tmp_path / "config.yaml")], check=False,
-                          cwd=tmp_path / "package", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    options = {**IMAGE, "config": {"label_poll": 1.0}}
+    public = by_name(_agent_manifest.manifests(options), "ConfigMap")["npu-agent"]["data"]["config.yaml"]
+    for text in (_agent_manifest.whole_config(options), public):
+        (tmp_path / "config.yaml").write_text(text)
+        done = subprocess.run([sys.executable, "-m", "npu_agent", "check", "--config", str(tmp_path / "config.yaml")], check=False,
+                              cwd=tmp_path / "package", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "/var/lib/npu-agent/" in text.partition("audit_file:")[2]
