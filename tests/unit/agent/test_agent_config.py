@@ -84,6 +84,7 @@ LIST = "devices: has a value that YAML cannot read as what it looks like"
     (f"backend: paths\ndevices:\n- resource: a.b/x\n  paths: [/dev/a]\n  envs:\n    T: {SECRET}\n    T: a\n", "line 7: devices: a key"),
     ("backend: paths\ndevices: &a [*a]\n", f"line 2: {LIST}"),
     (f"backend: paths\ndevices:\n - resource: a.b/x\n   envs: {{T: {SECRET}: b}}\n", "is not YAML"),
+    (f"backend: paths\ndevices:\n - resource: a.b/x\n   paths: [/dev/a]\n   envs: {{T: {SECRET}:\n", "expected ',' or '}', but got ':'"),
     ("devices: " + "[" * 5000 + "\n", "is not YAML: it is nested too deeply"),
     (f"probe: !!int '{SECRET}'\n", "line 1: probe: has a value that YAML cannot read"),
 ])

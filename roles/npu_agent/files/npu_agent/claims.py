@@ -65,7 +65,7 @@ def renumbered(before, now):
 
 def alike(before, now):
     """Whether nothing of it is outdated: places that are not known, of then or of now, are no other ones."""
-    return now is not None and before[:2] == now[:2] and not places_differ(before, now)
+    return before[:2] == now[:2] and not places_differ(before, now)
 
 
 def is_of(resource, form):
@@ -155,7 +155,7 @@ class Claims:
         current = None if offer is None else given_as(offer, shares)
         if entry.given is None and offer is not None and offer.chip.healthy:
             entry.given = current
-        if entry.given is not None and alike(entry.given, current):
+        if entry.given is not None and current is not None and alike(entry.given, current):
             entry.given = entry.given._replace(places=entry.given.places or current.places)
             self.since.pop(entry.key, None)
             return

@@ -360,7 +360,12 @@ def problem(error):
     text = getattr(error, "problem", None) or getattr(error, "reason", None)
     if text is None:
         return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"
-    return re.sub(r"""'(?!<)[^']{2,}'|"[^"]*\"""", "(not shown)", str(text))
+    return re.sub(r"""'([^']*)'|"[^"]*\"""", lambda found: found.group() if is_sign(found.group(1)) else "(not shown)", str(text))
+
+
+def is_sign(quoted):
+    """One of YAML's own: a letter such as ':', a kind of token such as '<block end>'."""
+    return quoted is not None and (len(quoted) == 1 or quoted.startswith("<"))
 
 
 def twice(top):
