@@ -201,6 +201,32 @@ def test_a_kubelet_that_tells_nobody_is_said_once(kubelet):
     asyncio.run(go())
 
 
+def test_a_question_is_no_failure_while_it_lasts(holders, monkeypatch):
+    """`up` is a metric: scraped during a question it tells of the last one."""
+    answers, during = [[], None, [], holders.NoAnswer("no")], []
+
+    async def containers(_path):
+        during.append(one.up)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def go():
+        after = []
+        while answers:
+            try:
+                await one.containers()
+            except holders.NoAnswer:
+                pass
+            after.append(one.up)
+        return after
+
+    monkeypatch.setattr(holders, "containers", containers)
+    one = holders.Holders("/x", None, None, None)
+    assert asyncio.run(go()) == [True, False, True, False] and during == [None, True, False, True]
+
+
 # --- a chip that changes under a pod
 
 def first_list(rig, resource):

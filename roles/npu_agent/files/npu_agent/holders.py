@@ -125,8 +125,11 @@ class Holders:
 
     async def containers(self):
         """[Row], for others who want to know: as containers() above."""
-        self.up = False
-        rows = await containers(self.path)
+        try:
+            rows = await containers(self.path)
+        except NoAnswer:
+            self.up = False
+            raise
         self.up = rows is not None
         return rows
 
