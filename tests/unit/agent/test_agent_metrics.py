@@ -78,6 +78,8 @@ def test_promtool_has_nothing_against_a_real_scrape(pair, promtool):
     assert 0 < found["npu_agent_allocation_duration_seconds_sum", ()] < 60
     assert found["npu_agent_pod_resources_up", ()] == 1 and found["npu_agent_audit_lines_without_pod_total", ()] == 0
     assert found["npu_agent_config_last_reload_successful", ()] == 1
+    assert found["npu_agent_chip_temperature_celsius", (("chip", "Ascend910-3"),)] == 99
+    assert not [name for name, _labels in found if name == "npu_agent_core_load_ratio"]  # the driver of these chips tells none here
 
 
 def test_promtool_can_say_no(promtool):
@@ -94,6 +96,21 @@ def test_names_that_hurt(package, metrics, promtool):
     found = {dict(labels)["reason"] for name, labels in values(text) if name == "npu_agent_chip_degraded"}
     assert found == {reason.encode("utf-8", "replace").decode() for reason in HOSTILE}
     assert values(text)["npu_agent_look_age_seconds", ()] == 2
+
+
+def test_load_and_temperature_where_they_are_known(package, metrics, promtool):
+    service = make_service(package)
+    told = {"rk": {"temperature_c": 41.5, "load": [0, 25, 100]}, "idle": {"temperature_c": 0, "load": None}, "other": {}, "none": None}
+    service.node.seen = {name: SimpleNamespace(record={"telemetry": one}, gone=False) for name, one in told.items()}
+    service.node.seen["gone"] = SimpleNamespace(record={"telemetry": told["rk"]}, gone=True)
+    text = metrics.text(service, 3.0, "serving")[1].decode()
+    promtool(text)
+    found = {(name[len("npu_agent_"):], *dict(labels).values()): value for (name, labels), value in values(text).items()
+             if name in ("npu_agent_core_load_ratio", "npu_agent_chip_temperature_celsius")}
+    assert found == {
+        ("chip_temperature_celsius", "rk"): 41.5, ("chip_temperature_celsius", "idle"): 0,
+        ("core_load_ratio", "rk", "0"): 0, ("core_load_ratio", "rk", "1"): 0.25, ("core_load_ratio", "rk", "2"): 1,
+    }
 
 
 def test_series_do_not_grow_with_pods(pair):

@@ -87,6 +87,7 @@ class Collector:
         yield from self.agent()
         yield from self.resources()
         yield from self.chips()
+        yield from self.telemetry()
         yield from self.audit()
         for name, words in COUNTERS:
             yield self.counter(name, words, self.service.counters[name])
@@ -140,6 +141,14 @@ class Collector:
             ({**labels, "reason": reason}, 1) for labels, chip in chips for reason in dict.fromkeys(chip.degraded)])
         hung = sum(seen.record.get("hung") is not None for seen in node.seen.values())
         yield self.gauge("chips_hung", "Chips for which the driver does not come back from a query.", [({}, hung)])
+
+    def telemetry(self):
+        """What was read at the last look; a chip of which it is not known has no sample. Not by resource: slices have none of their own."""
+        told = [(name, seen.record.get("telemetry") or {}) for name, seen in self.service.node.seen.items() if not seen.gone]
+        yield self.gauge("chip_temperature_celsius", "Temperature of a chip.", [
+            ({"chip": name}, one["temperature_c"]) for name, one in told if one.get("temperature_c") is not None])
+        yield self.gauge("core_load_ratio", "Part of the time that a core works, 0 to 1.", [
+            ({"chip": name, "core": core}, load / 100) for name, one in told for core, load in enumerate(one.get("load") or ())])
 
     def audit(self):
         audit, up = self.service.audit, self.service.holders.up
