@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Who may import what: nodes have only the standard library, the simulator knows nothing of the product."""
 
+import ast
+import re
+
 import house
 import limits
 import pytest
@@ -64,3 +67,34 @@ def test_foreign_hardware_imports(source, count):
 ])
 def test_product_references(source, count):
     assert len(house.product_references(source, limits.PRODUCT_IMPORTS, limits.PRODUCT_PATHS)) == count
+
+
+AGENT = "roles/npu_agent/files/npu_agent/"
+# `npu-agent labels` is a process of its own, with no metrics.
+SERVED = [path for path in house.python_files(AGENT) if not path[len(AGENT):].startswith("labels")]
+SERVERS = re.search(r"^SERVERS = (\(.+\))$", read(AGENT + "metrics.py"), re.MULTILINE).group(1)
+
+
+def servers_in(source):
+    """Modules that are imported anywhere in this source, lazily too, and for which metrics.py has stand-ins while it loads its library."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return sorted(names & set(ast.literal_eval(SERVERS)))
+
+
+@pytest.mark.parametrize("path", SERVED)
+def test_nobody_needs_what_metrics_stand_in_for(path):
+    """At the first scrape these modules are placeholders for a moment: a thread that imported one then would have that for ever."""
+    assert servers_in(read(path)) == []
+
+
+@pytest.mark.parametrize(("source", "found"), [
+    ("import os", []), ("def f():\n    import ssl", ["ssl"]), ("from http import server", ["http.server"]),
+    ("from urllib.request import urlopen", ["urllib.request"]), ("from . import ssl", []), ("import urllib.parse", []),
+])
+def test_servers_in(source, found):
+    assert servers_in(source) == found
