@@ -9,6 +9,7 @@ import agent_rig as rigs
 import delivery_rig
 import pytest
 import simulated_world
+from audit_rig import audited  # noqa: F401  fixture
 from chip_life import agent, levels, life  # noqa: F401  fixtures
 from driver_files import tree  # noqa: F401  fixture
 from kubelet_rig import kubelet, kubelet_rig, odd, ready  # noqa: F401  fixtures

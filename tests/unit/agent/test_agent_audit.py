@@ -113,7 +113,10 @@ def test_the_note_of_an_init_container_says_so(audit_match, package):
     entry = audit_match.Entry({}, b"", {(R, "a")}, 10.0)
     later = audit_match.Entry({}, b"", {(R, "a")}, 10.1)
     found = audit_match.match([entry, later], [Row("n", "p", "c", R, frozenset("a"))], 11.0, {(R, "a"): 10.1}, NEVER)
-    assert found[entry] == ("n", "p", None, audit_match.INIT) and found[later] == ("n", "p", "c", None)
+    assert found[entry] == ("n", "p", None, audit_match.LIKELY) and found[later] == ("n", "p", "c", None)
+    entry.handed_on = True
+    found = audit_match.match([entry], [Row("n", "p", "c", R, frozenset("a"))], 11.0, {(R, "a"): 10.1}, NEVER)
+    assert found[entry] == ("n", "p", None, audit_match.INIT)
 
 
 # --- the parts of a line

@@ -2,8 +2,9 @@
 """A line of JSON for each container that asked for chips: which, for whom, how long it took; of a refusal, what is known of its cause.
 
 Nothing of it is on the way of a call: that leaves a note here and goes on. The line waits for the name of the pod, at most NAME_SECONDS:
-kubelet tells it by PodResources some 40 ms after the call (measured). What waits stands in a file, so that a process that is killed
-leaves it to the next one. Files and the kernel's log are read and written in a thread.
+kubelet tells it by PodResources some 40 ms after the call (measured). Meanwhile it stands in a file, at once and whatever kubelet and
+the kernel's log take (keep()), so that a process that is killed leaves it to the next one. Files and the kernel's log are read and
+written in a thread.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import threading
 import time
 
 from . import faults
-from .audit_file import AuditFile, Kept
+from .audit_file import AuditFile, AuditLog, Kept
 from .audit_match import AGAIN, NAME_SECONDS, Entry, Found, match
 from .durations import Durations
 from .holders import NoAnswer
@@ -27,7 +28,7 @@ SLOWEST = 2.0
 BATCH_SECONDS = 0.02  # calls that come together are worked on together
 KERNEL_GAP = 1.0  # between two readings of the kernel's log
 LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
-CROWD, CROWD_SECONDS = 32, 0.5  # where more wait than this, they are kept for the next process so often
+ANEW_SECONDS = 0.5  # between two times that the file of what waits is made anew
 MOST = 256  # that wait for a name; a node has some hundred pods
 INBOX = 4096  # calls that are not looked at yet: a disk that hangs must not fill the memory
 IDS, ID_LENGTH, CODES = 256, 80, 16  # of a line: a call may carry any number
@@ -59,19 +60,25 @@ class Audit:
         self.say = Once(log)
         self.inbox: collections.deque = collections.deque()
         self.pending: list = []  # Entries
-        self.refused: list = []  # (line, PCI addresses)
+        self.refused: list = []  # (line, PCI addresses, the line as bytes)
+        self.fresh: list = []  # lines as bytes that do not stand in the file of what waits yet
         self.ready: list = []  # lines
         self.counts: collections.Counter = collections.Counter()  # written and lost: of put(), so of one thread at a time
         self.durations = Durations()
-        self.file = AuditFile(settings.audit_file, log)
-        self.kept, self.kept_at = Kept(settings.audit_file), float("-inf")
+        self.open(settings.audit_file)
         self.given_at: dict = {}  # {(resource, id): when it was allocated last}
         # (when, {(resource, id): "namespace/pod"}) as PodResources showed it last, and the time before
         self.held: tuple = (float("-inf"), {})
         self.older = self.held
         self.refused_at = self.asked = self.read = float("-inf")
         self.silence = ""  # why PodResources does not tell
-        self.wake, self.lock = asyncio.Event(), threading.Lock()
+        self.come, self.wake = asyncio.Event(), asyncio.Event()
+        self.saving, self.lock = asyncio.Lock(), threading.Lock()
+        self.at_work = None  # what the thread does
+
+    def open(self, path):
+        self.file = AuditFile(path, self.log) if path else AuditLog(self.log)
+        self.kept, self.kept_at = Kept(path), float("-inf")
 
     # --- what calls leave
 
@@ -84,7 +91,7 @@ class Audit:
             return
         now = asyncio.get_running_loop().time()
         self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, now, time.time(), gate))
-        self.wake.set()
+        self.come.set()
 
     def saw(self, held):
         """What PodResources shows now: {(resource, id): "namespace/pod"}, whoever asked; None where there is nobody to ask."""
@@ -94,21 +101,39 @@ class Audit:
 
     async def run(self):
         self.restore(await self.in_thread(self.kept.load) if self.file.path else ())
+        keeper = asyncio.ensure_future(self.keep())
+        try:
+            while True:
+                self.wake.clear()
+                try:
+                    await self.step()
+                    await asyncio.sleep(BATCH_SECONDS)
+                except Exception as error:  # a fault of ours must not end the audit
+                    self.fault(error)
+                    for entry in list(self.pending):
+                        self.name(entry, FAULT)
+                    await asyncio.sleep(1)
+                await until(self.wake, self.left(asyncio.get_running_loop().time()))
+        finally:
+            keeper.cancel()
+
+    async def keep(self):
+        """What calls leave stands in a file at once."""
         while True:
-            self.wake.clear()
+            await self.come.wait()
+            self.come.clear()
+            self.sort()
+            self.wake.set()
             try:
-                await self.step()
-                await asyncio.sleep(BATCH_SECONDS)
-            except Exception as error:  # a fault of ours must not end the audit
-                self.say("a fault of npu-agent", "error", cause=f"audit: {error!r}")
-                for entry in list(self.pending):
-                    self.name(entry, FAULT)
-                await asyncio.sleep(1)
-            await until(self.wake, self.left(asyncio.get_running_loop().time()))
+                await self.save()
+            except Exception as error:
+                self.fault(error)
+
+    def fault(self, error):
+        self.say("a fault of npu-agent", "error", cause=f"audit: {error!r}")
 
     async def step(self):
         now = asyncio.get_running_loop().time
-        self.sort()
         if self.refused and now() >= self.read + KERNEL_GAP:
             await self.kernel()
         if self.pending and now() >= self.question_due():
@@ -129,7 +154,8 @@ class Audit:
 
     async def in_thread(self, function, *arguments):
         # A task that is cancelled while its work waits for the thread would take the work, and with it lines, off the queue.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function, *arguments))
+        self.at_work = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+        return await asyncio.shield(self.at_work)
 
     def sort(self):
         """Take in what calls have left."""
@@ -138,9 +164,9 @@ class Audit:
             take = self.take_given if call.reason is None else self.take_refused
             try:
                 take(call)
-            except Exception:
+            except Exception as error:
                 self.counts["dropped"] += 1
-                raise
+                self.fault(error)
         for entry in self.pending[:max(0, len(self.pending) - MOST)]:
             self.name(entry, Found(None, None, None, TOO_MANY))
         while len(self.refused) > MOST:
@@ -153,7 +179,8 @@ class Audit:
             self.refused_at = max(self.refused_at, call.at)
         line = {**line_of(call), **pod_of(Found(None, None, None, GATE if call.gate else REFUSED)), "reason": redact(call.reason),
                 "faults": [code for chip in call.chips for code in self.codes_of(chip)]}
-        self.refused.append((line, [chip.pci_address for chip in call.chips]))
+        self.refused.append((line, [chip.pci_address for chip in call.chips], encoded(line)))
+        self.fresh.append(self.refused[-1][2])
 
     def take_given(self, call):
         line, keys = line_of(call), {(call.resource, name) for name in call.ids}
@@ -170,11 +197,16 @@ class Audit:
         # Where a pod had these ids, a question before the new one is shown may tell that the old one is gone.
         entry.due = call.at + (0.0 if entry.before else SHOWN_SECONDS)
         self.pending.append(entry)
+        self.fresh.append(entry.data)
 
     def freed(self, call):
-        """Ids that were free right before this call are no pod's that got them earlier: it has ended, or kubelet did not take it."""
+        """Ids that were free right before this call are no pod's that got them earlier: it has ended, or kubelet did not take it. Those
+        that the pod has already are of the one of its containers that got them last."""
         if call.preferred is None:
             return
+        mine = {(call.resource, name) for name in call.preferred[1]}.intersection(self.given_at)
+        for entry in self.pending:
+            entry.handed_on |= any(self.given_at[key] == entry.at for key in entry.keys & mine)
         free = set(call.preferred[0]).difference(call.preferred[1]).intersection(call.ids)
         for entry in [entry for entry in self.pending if not entry.keys.isdisjoint((call.resource, name) for name in free)]:
             self.name(entry, AGAIN)
@@ -202,19 +234,19 @@ class Audit:
         from . import kmsg  # noqa: PLC0415  as above
 
         self.read = asyncio.get_running_loop().time()
-        number = len(self.refused)
-        path, lines, why = self.settings.kernel_log, [], ""
+        path, waiting, found, why = self.settings.kernel_log, list(self.refused), [], ""
         try:
             if path:
-                lines = await self.in_thread(kmsg.read, path)
+                found = await self.in_thread(kmsg.lines, path, [addresses for _line, addresses, _data in waiting])
         except kmsg.Unread as unread:
             why = str(unread)
-        waiting, self.refused = self.refused[:number], self.refused[number:]
-        for line, addresses in waiting:
-            if why or not path:
-                self.without_kernel(line, why or NO_PLACE)
-            else:
-                self.ready.append({**line, "kernel_log": kmsg.related(lines, addresses)})
+        mine = set(map(id, waiting)).intersection(map(id, self.refused))  # some may have gone meanwhile for want of room, others come
+        self.refused = [one for one in self.refused if id(one) not in mine]
+        for number, one in enumerate(waiting):
+            if id(one) in mine and (why or not path):
+                self.without_kernel(one[0], why or NO_PLACE)
+            elif id(one) in mine:
+                self.ready.append({**one[0], "kernel_log": found[number]})
 
     def without_kernel(self, line, why):
         self.ready.append({**line, "kernel_log": None, "kernel_log_note": why})
@@ -230,33 +262,31 @@ class Audit:
     # --- where lines go
 
     async def save(self):
-        ready, self.ready = self.ready, []
-        waiting = [entry.data for entry in self.pending] + [encoded(line) for line, _addresses in self.refused]
-        if ready or waiting or self.kept.said:
-            try:
-                await self.in_thread(self.put, ready, waiting)
-            except Exception:
-                self.counts["dropped"] += len(ready)
-                raise
+        async with self.saving:  # in the order in which things came
+            ready, self.ready, fresh, self.fresh = self.ready, [], self.fresh, []
+            waiting = [entry.data for entry in self.pending] + [data for _line, _addresses, data in self.refused]
+            if ready or waiting or self.kept.said != []:
+                try:
+                    await self.in_thread(self.put, ready, fresh, waiting)
+                except Exception:
+                    self.counts["dropped"] += len(ready)
+                    raise
 
-    def put(self, ready, waiting):
-        """Write these lines, then keep those that have to wait: a kill between the two leaves no line twice (Kept.load)."""
+    def put(self, ready, fresh, waiting):
+        """Keep what has come, write the lines that are ready, and keep no longer what has its line now: a kill in between leaves no line
+        twice (Kept.load)."""
         with self.lock:
             path = self.settings.audit_file
             if path != self.file.path:
-                self.kept.save(())
-                self.file, self.kept = AuditFile(path, self.log), Kept(path)
-            if not path:
-                for line in ready:
-                    self.log("allocation", **{"allocated_at" if key == "time" else key: value for key, value in line.items()})
-                self.counts["written"] += len(ready)
-                return
+                self.kept.save([])
+                self.open(path)
+            self.kept.add(fresh)
             lost = self.file.write([encoded(line) for line in ready])
             self.counts["written"] += len(ready) - lost
             self.counts["lost"] += lost
-            if len(waiting) <= CROWD or time.monotonic() >= self.kept_at + CROWD_SECONDS:
+            if not waiting or time.monotonic() >= self.kept_at + ANEW_SECONDS:
                 self.kept.save(waiting)
-                self.kept_at = time.monotonic()
+                self.kept_at = time.monotonic() if waiting else self.kept_at
 
     def restore(self, lines):
         """What a process before was killed with."""
@@ -278,7 +308,9 @@ class Audit:
             await asyncio.wait_for(self.last_look(), LAST_WORDS)
         except asyncio.TimeoutError:
             pass
-        await self.in_thread(self.put, self.last(), [])
+        if self.at_work is not None:
+            await asyncio.wait([self.at_work])
+        await self.in_thread(self.put, self.last(), [], [])
 
     async def last_look(self):
         now = asyncio.get_running_loop().time()
@@ -294,14 +326,14 @@ class Audit:
         self.sort()
         lines = self.last()
         if lines:
-            self.put(lines, [])
+            self.put(lines, [], [])
 
     def last(self):
         for entry in list(self.pending):
             self.name(entry, entry.second or Found(None, None, None, self.silence or ENDED))
-        for line, _addresses in self.refused:
+        for line, _addresses, _data in self.refused:
             self.without_kernel(line, NOT_READ)
-        self.refused, ready, self.ready = [], self.ready, []
+        self.refused, self.fresh, ready, self.ready = [], [], self.ready, []
         return ready
 
 

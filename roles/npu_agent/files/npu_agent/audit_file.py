@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The file with a line for each allocation: for its owner alone, bounded, with one predecessor (`.1`). Whole lines only."""
+"""The file with a line for each allocation: for its owner alone, bounded, with one predecessor (`.1`). Whole lines only. Without a file
+the lines go into the log."""
 
 import json
 import os
+import re
 import stat
 import threading
+import time
+from typing import Optional
 
 ROOM = 8 << 20  # bytes of what has no line yet
 LIMIT = 8 << 20  # bytes; some ten thousand allocations, and the same again in the predecessor
+LATEST = 4 << 20  # bytes of the audit in which what was kept may have its line already: it is made anew twice a second
+LOG_SECONDS = 0.5  # for a reader of the log that is behind
+ALLOCATION = re.compile(rb'"allocation": "([0-9a-f]+-[0-9]+)"')
 
 
 class AuditFile:
@@ -40,7 +47,8 @@ class AuditFile:
         try:
             size = os.fstat(stream).st_size
             # Whoever wrote the last line was killed, or the disk was full: what there is of it gets an end.
-            data = begin = b"\n" if size and os.pread(stream, 1, size - 1) != b"\n" else b""
+            begin = b"\n" if size and os.pread(stream, 1, size - 1) != b"\n" else b""
+            data = bytearray(begin)
             for line in lines:
                 if size + len(data) + len(line) >= self.limit and size + len(data):
                     break
@@ -71,45 +79,80 @@ class AuditFile:
                      hint=f"make {os.path.dirname(self.path)} a folder that this service may write, with room; or set audit_file")
 
 
+class AuditLog:
+    """In place of AuditFile where there is no file. The log has room for some hundred lines that its reader has not taken yet; a line that
+    finds none is lost, and counted so."""
+
+    def __init__(self, log):
+        self.path, self.log, self.trouble = "", log, ""
+
+    def write(self, lines):
+        end = time.monotonic() + LOG_SECONDS
+        for number, line in enumerate(lines):
+            fields = {"allocated_at" if key == "time" else key: value for key, value in json.loads(line).items()}
+            while not self.log.record("allocation", **fields):
+                if time.monotonic() >= end:
+                    self.trouble = "the audit goes into the log, and nobody reads that fast enough: lines are lost; set audit_file"
+                    return len(lines) - number
+                time.sleep(0.01)
+        self.trouble = "" if lines else self.trouble
+        return 0
+
+
 class Kept:
-    """What has no line yet, for the case that this process is killed: a file beside the audit."""
+    """What has no line yet, for the case that this process is killed: a file beside the audit. Lines are added as they come; those that
+    need not be kept any more leave it when it is made anew."""
 
     def __init__(self, path):
         self.path, self.audit = f"{path}.pending", path
-        self.said = b""  # what stands there; at the start nobody knows
+        self.said: Optional[list] = []  # the lines there; None: nobody knows
+
+    def add(self, lines):
+        """lines: bytes, without ends. The audit tells of a folder that cannot be written; here nothing is said."""
+        if not lines or not self.audit:
+            return
+        data = b"".join(line + b"\n" for line in lines)
+        try:
+            stream = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                whole = os.write(stream, data) == len(data)
+            finally:
+                os.close(stream)
+        except OSError:
+            whole = False
+        self.said = self.said + lines if whole and self.said is not None else None
 
     def save(self, lines):
-        """lines: bytes, without ends. The audit tells of a folder that cannot be written; here nothing is said."""
-        data = b"".join(line + b"\n" for line in lines)
-        if data == self.said:
+        """These alone."""
+        if lines == self.said or not self.audit:
             return
         try:
-            if data:
+            if lines:
                 with open(os.open(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
-                    stream.write(data)
+                    stream.write(b"".join(line + b"\n" for line in lines))
                 os.replace(f"{self.path}.new", self.path)
             else:
                 os.unlink(self.path)
         except FileNotFoundError:
             pass
         except OSError:
+            self.said = None
             return
-        self.said = data
+        self.said = list(lines)
 
     def load(self):
         """What a process before has left here and not written into the audit, as dicts."""
-        found, known = [], tail(self.audit) + tail(f"{self.audit}.1")
-        for line in tail(self.path, ROOM).splitlines():
+        self.said, found, left = None, {}, tail(self.path, ROOM)
+        known = tail(self.audit, LATEST) + tail(f"{self.audit}.1", LATEST) if left else b""
+        known = set(ALLOCATION.findall(known))
+        for line in left.splitlines():
             try:
                 entry = json.loads(line)
-                if f'"{entry["allocation"]}"'.encode() in known:
-                    continue
-                if usable(entry):
-                    found.append(entry)
+                if usable(entry) and entry["allocation"].encode() not in known:
+                    found[entry["allocation"]] = entry
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # cut off, or not ours
-        self.said = b"?"
-        return found
+        return list(found.values())
 
 
 def usable(entry):
@@ -117,7 +160,7 @@ def usable(entry):
     return all(isinstance(text, str) for text in (entry["resource"], entry["outcome"], *entry["ids"]))
 
 
-def tail(path, size=1 << 18):
+def tail(path, size):
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))

@@ -2,7 +2,8 @@
 """Whose an allocation was: kubelet's Allocate has ids only, and PodResources shows a moment later which container has them. Pure.
 
 What PodResources does not show: init containers that end (its source). Kubelet gives their ids to the containers of the same pod that
-come after (its source), so an allocation whose ids were allocated again at once was an init container's.
+come after (its source), so an allocation whose ids were allocated again at once was an init container's, or one of a pod that kubelet
+refused for another reason. GetPreferredAllocation tells the two apart, but kubelet does not always call it.
 """
 
 from collections import namedtuple
@@ -14,19 +15,23 @@ NAME_SECONDS = 30.0  # for which a line waits for a name
 
 Found = namedtuple("Found", "namespace pod container note", defaults=(None,))
 AGAIN = Found(None, None, None, "its chips were given out again before kubelet showed a pod with them")
-INIT = "kubelet shows no init containers: named by the pod that had these chips right afterwards"
+INIT = "kubelet shows no init containers: named by the pod that got these chips again, as chips that it had already"
+LIKELY = ("kubelet shows no init containers: this pod had these chips right afterwards, so it was one of its own, unless kubelet refused "
+          "another pod in between")
 
 
 class Entry:
     """An allocation that has no name yet. data: its line as bytes. keys: {(resource, id)}. before: "namespace/pod" of those that had some
     of them until then.
 
-    second: who it is if nothing better comes. due, tries: of the next question, see audit.py.
+    second: who it is if nothing better comes. handed_on: kubelet said of some of the ids that the pod that gets them has them already.
+    due, tries: of the next question, see audit.py.
     """
 
     def __init__(self, line, data, keys, at, before=()):
         self.line, self.data, self.keys, self.at, self.before = line, data, frozenset(keys), at, set(before)
         self.deadline, self.second, self.due, self.tries = at + NAME_SECONDS, None, at, 0
+        self.handed_on = False
 
 
 def match(entries, rows, asked, given, refused):
@@ -76,7 +81,7 @@ def by_successor(entry, again, holders, given, refused):
     if len(pods) != 1:
         return None
     namespace, pod = pods.pop()
-    return Found(namespace, pod, None, INIT)
+    return Found(namespace, pod, None, INIT if entry.handed_on else LIKELY)
 
 
 def found_in(row):

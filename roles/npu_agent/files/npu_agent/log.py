@@ -31,8 +31,15 @@ class Log:
         self.lowest = LEVELS[level]
 
     def __call__(self, event, level="info", **fields):
-        if LEVELS[level] < self.lowest:
-            return
+        if LEVELS[level] >= self.lowest and not self.put(event, level, fields):
+            with self.lock:
+                self.lost += 1
+
+    def record(self, event, **fields):
+        """A line that is more than a message: written at any level. Whether there was room for it; the caller counts it if not."""
+        return self.put(event, "info", fields)
+
+    def put(self, event, level, fields):
         now = time.time()
         second = int(now)
         with self.lock:
@@ -45,10 +52,9 @@ class Log:
             if len(self.waiting) + len(data) > ROOM:
                 self.write()
             if self.waiting and len(self.waiting) + len(data) > ROOM:
-                self.lost += 1
-                return
+                return False
             self.waiting, self.lost = self.waiting + data, 0
-            self.write()
+            return self.write()
 
     def flush(self):
         """Try again to write what waits; to be called from time to time."""
@@ -56,13 +62,16 @@ class Log:
             self.write()
 
     def write(self):
+        """False: nobody reads any more."""
         try:
             while self.waiting:
                 self.waiting = self.waiting[os.write(self.descriptor, self.waiting):]
         except BlockingIOError:
             pass
         except OSError:
-            self.waiting = b""  # nobody reads any more: serving devices is worth more than the log
+            self.waiting = b""  # serving devices is worth more than the log
+            return False
+        return True
 
 
 class Seldom:
