@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from agent_rig import REPO, RESOURCE, until
+from backend_rig import RockchipWorld
 from prometheus_client.parser import text_string_to_metric_families
 
 PLACE = REPO / ".build/prometheus"
@@ -111,6 +112,26 @@ def test_load_and_temperature_where_they_are_known(package, metrics, promtool):
         ("chip_temperature_celsius", "rk"): 41.5, ("chip_temperature_celsius", "idle"): 0,
         ("core_load_ratio", "rk", "0"): 0, ("core_load_ratio", "rk", "1"): 0.25, ("core_load_ratio", "rk", "2"): 1,
     }
+
+
+def test_a_rockchip_board_has_them(package, tmp_path_factory, promtool):
+    made = RockchipWorld(tmp_path_factory.mktemp("node"), package, None, load=(0, 21, 5))
+    try:
+        zone = made.rig.sys / "class/thermal/thermal_zone5"
+        zone.mkdir(parents=True)
+        (zone / "type").write_text("npu-thermal\n")
+        (zone / "temp").write_text("48230\n")
+        made.rig.kubelet()
+        agent = made.rig.agent()
+        agent.await_state("serving")
+        text = agent.get("/metrics")[1]
+        promtool(text)
+        found = values(text)
+        chip = "chip", made.ids[0]
+        assert found["npu_agent_chip_temperature_celsius", (chip,)] == 48.23
+        assert [found["npu_agent_core_load_ratio", (chip, ("core", core))] for core in "012"] == [0, 0.21, 0.05]
+    finally:
+        made.close()
 
 
 def test_series_do_not_grow_with_pods(pair):

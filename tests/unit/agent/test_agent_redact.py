@@ -27,6 +27,7 @@ def redact(package):
     f"eyJhbGciOiJSUzI1NiJ9.{CANARY}.{CANARY}",
     # JSON, also in JSON in JSON.
     rf'{{\"password\":\"{CANARY}\"}}', rf'"{{\"a\":\"{{\\\"token\\\":\\\"{CANARY}\\\"}}\"}}"', rf'\"secret\":\"x\\\"{CANARY}\"',
+    rf'\"token\":\"a, {CANARY}\"', rf'\"password\": \"a; {CANARY}\"',
     f'"token": ["a","{CANARY}"]', f'"token": ["a]","{CANARY}"]', f'"secret": {{"data": "{CANARY}"}}', f'token = b"{CANARY}"',
     f"token: |\n  a\n  {CANARY}\n", f"password: 'it''s {CANARY}'",
     # URLs.
