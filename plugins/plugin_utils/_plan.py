@@ -63,7 +63,7 @@ def make_plan(observed, wanted):
     todo = [step for step in steps if step["action"] not in ("none", "refuse")]
     reboot_required = bool(observed.get("reboot_required"))
     reboots = reboot_required or any(step["reboot"] for step in todo)
-    in_use = _plan_checks.holders(observed)
+    in_use = _plan_checks.holders(observed, wanted)
     judged, verdict, release = _plan_checks.compatible(observed, todo, pins, wanted)
     back = _plan_checks.way_back(observed, todo)
     runtime = wanted.get("runtime") if pins.versions.get("docker_runtime") else None

@@ -78,14 +78,22 @@ def unknown_chips(observed, todo):
 
 # --- who holds a chip -------------------------------------------------------------------------------------------------
 
-def holders(observed):
+def our_pod(container, namespace):
+    """Whether a container is of the agent's DaemonSet: by namespace and name, as anybody may call a pod so in a namespace of his own."""
+    return container.get("namespace") == namespace and str(container.get("pod") or "").startswith("npu-agent-")
+
+
+def holders(observed, wanted=None):
     """Who would lose a chip, one entry a process: pid, comm, devices, unit, container and pod. Our own agent is stopped by its role."""
+    namespace = (wanted or {}).get("agent_namespace") or "npu-fleet"
     names = (observed.get("preflight") or {}).get("containers") or {}
     found = {}
     for holder in observed.get("holders") or []:
         if holder.get("unit") == AGENT_UNIT:
             continue
         known = names.get(holder.get("container")) or {}
+        if our_pod(known, namespace):
+            continue
         entry = found.setdefault(holder["pid"], {
             "pid": holder["pid"], "comm": holder["comm"], "devices": [], "unit": holder.get("unit"), "container": holder.get("container"),
             "container_name": known.get("name"), "pod": known.get("pod"), "namespace": known.get("namespace"),

@@ -43,7 +43,7 @@ def make_rollback(observed, wanted=None):
     )
     steps = [_with_file(step, packages[step["component"]]) for step in steps]
     todo = [step for step in steps if step["action"] not in ("none", "refuse")]
-    in_use = _plan_checks.holders(observed)
+    in_use = _plan_checks.holders(observed, wanted)
     findings = in_order([
         *([_no_set(observed, wanted)] if good is None and layers_of(observed.get("family")) else []),
         *_plan_checks.running(observed),

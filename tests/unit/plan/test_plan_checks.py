@@ -118,6 +118,17 @@ def test_a_holder_is_named_with_its_owner(seen, known, words):
     assert words in refused["message"]
 
 
+def test_our_own_pod_is_no_holder_by_namespace_and_name():
+    npu = older(driver="25.3.rc1")
+    npu["holders"] = [holder(container=BOX)]
+    for namespace, pod, wanted, ours in (
+        ("npu-fleet", "npu-agent-310b-x7xqk", {}, True), ("npu-fleet", "train-0", {}, False), ("ml", "npu-agent-x7xqk", {}, False),
+        ("ml", "npu-agent-x7xqk", {"agent_namespace": "ml"}, True), (None, None, {}, False),
+    ):
+        npu["preflight"] = {"containers": {BOX: {"name": "agent", "image": "i", "pod": pod, "namespace": namespace}}}
+        assert (_plan_checks.holders(npu, wanted) == []) is ours
+
+
 def test_one_process_on_many_chips_is_one_holder():
     npu = older(driver="25.3.rc1")
     npu["holders"] = [holder(device=f"/dev/davinci{number}") for number in range(8)]
