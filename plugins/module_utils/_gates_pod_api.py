@@ -120,6 +120,8 @@ def try_pod(connect, node, seconds, **more):
     """
     body = _gates_pod.manifest(node, secrets.token_hex(3), seconds=seconds, **more)
     name, selector = body["metadata"]["name"], _gates_pod.selector(node)
+    # No connection is made by that; but the client's models are loaded, for a second and more, and each look would do so anew.
+    connect(seconds)
     outcome = {"pod": name, "why": None, "failure": None, "seen": None, "warnings": [], "left": [], "status": None}
     left = clean(connect, lambda api: _gates_pod.leftovers(api.matching(selector), time.time()))
     if left:
