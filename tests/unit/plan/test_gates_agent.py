@@ -149,14 +149,13 @@ def test_plugin_that_answers_nonsense(readyz, tmp_path):
 def test_whatever_else_listens_there_is_told_in_words(tmp_path, said, words):
     with socket.create_server(("127.0.0.1", 0)) as server:
         def serve():
-            for _count in range(2):
-                connection = server.accept()[0]
-                with connection:
-                    connection.recv(1000)
-                    try:
+            try:
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.recv(1000)
                         connection.sendall(said)
-                    except OSError:
-                        pass
+            except OSError:
+                pass
 
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/readyz"
