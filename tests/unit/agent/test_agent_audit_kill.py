@@ -192,15 +192,15 @@ def test_a_slow_reader_costs_no_line(logged):
     got = []
 
     def read():
-        while sum(data.count(b"\n") for data in got) < 3000:
-            got.append(os.read(end, 4096))
+        while sum(data.count(b"\n") for data in got) < 3000 and (data := os.read(end, 4096)):
+            got.append(data)
             time.sleep(0.0005)
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     lost = sum(audit.write(some(*range(start, start + 100))) for start in range(0, 3000, 100))
-    until(lambda: log.flush() or not reader.is_alive(), 60, "all of them")
     assert lost == 0
+    until(lambda: log.flush() or not reader.is_alive(), 60, "all of them")
 
 
 def test_a_log_that_nobody_reads_any_more(package, audit_file, monkeypatch):
