@@ -63,8 +63,8 @@ def test_it_comes_back_after_kubelet(served):
     assert agent.process.poll() is None
 
 
-@pytest.mark.parametrize("command", ["access", "serve"])
-def test_a_folder_that_was_replaced_under_the_mount_ends_the_container(rig, command):
+@pytest.mark.parametrize(("command", "deleted"), [("access", True), ("serve", True), ("access", False), ("serve", False)])
+def test_a_folder_that_was_replaced_under_the_mount_ends_the_container(rig, command, deleted):
     """A container has the folder by a mount, which holds on to the one of before; supervised, it comes back with the new one."""
     rig.kubelet()
     inside = rig.folder / "inside"
@@ -73,12 +73,13 @@ def test_a_folder_that_was_replaced_under_the_mount_ends_the_container(rig, comm
     agent = rig.agent(command=(command,), prefix=mount, kubelet_dir=inside)
     wanted = {"access": RESOURCE, "serve": rigs.RESOURCE}[command]
     rigs.until(lambda: rig.numbers(wanted)[1], what="registered through the mount")
-    rig.plugins.rename(rig.folder / "old")
+    if deleted:
+        for path in rig.plugins.iterdir():
+            path.unlink()
+        rig.plugins.rmdir()
+    else:
+        rig.plugins.rename(rig.folder / "old")
     rig.plugins.mkdir()
-    assert agent.process.poll() is None
-    for path in (rig.folder / "old").iterdir():
-        path.unlink()
-    (rig.folder / "old").rmdir()
     assert agent.process.wait(60) == 1 and "still has the old one" in agent.text()
 
 

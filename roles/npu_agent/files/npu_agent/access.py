@@ -21,7 +21,7 @@ from ._hardware._families import FAMILIES
 from .log import Log
 from .plugin import Plugin
 from .session import Session
-from .watch import GONE, Folder, is_gone
+from .watch import GONE, Folder
 
 RESOURCE = "npu.fleet/agent"
 ID = "node"
@@ -135,7 +135,7 @@ async def run(settings, log):
         if board.publish(bool(found)):
             log("device nodes of an NPU driver are there" if found else "there is no device node of an NPU driver",
                 nodes=[host for host, _inside, _permissions in found])
-        if is_gone(settings.kubelet_dir):
+        if folder.gone():
             log("cannot go on, ending", "error", cause=GONE)
             break
         try:

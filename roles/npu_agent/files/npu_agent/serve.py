@@ -18,7 +18,7 @@ from .log import Once, Seldom
 from .node import Node
 from .plugin import encode, numa_nodes
 from .session import STANDBY, Session
-from .watch import GONE, Folder, is_gone
+from .watch import GONE, Folder
 from .watchdog import Watchdog, limit, pause
 
 END_SECONDS = 1.4  # for the streams: `drain` and the grace of calls fit in
@@ -129,7 +129,7 @@ class Service:
             self.judged()
         if over:
             self.fail(self.watchdog.trouble)
-        elif is_gone(self.settings.kubelet_dir):
+        elif self.folder.gone():
             self.fail(GONE)
 
     def judged(self):

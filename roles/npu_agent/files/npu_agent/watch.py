@@ -49,6 +49,18 @@ def is_gone(path):
         return False
 
 
+def is_mount(path):
+    """Whether something is mounted there; of a folder of the same file system only the kernel's list tells."""
+    wanted = os.path.realpath(path)
+    for letter in "\\ \t\n":
+        wanted = wanted.replace(letter, f"\\{ord(letter):03o}")
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+            return any(line.split(" ")[4] == wanted for line in stream)
+    except (OSError, IndexError):
+        return False
+
+
 def way_to(path):
     """([(folder, name)], the folder itself or None): each step on the way to `path`, links followed; it ends where something is missing."""
     steps, place = walk(path)
@@ -71,6 +83,7 @@ class Folder:
         self.inotify: Any = None
         self.timer: Any = None
         self.trouble: Optional[str] = None
+        self.moved = False
         self.watches = {}  # watch: (folder, names that matter there; None: all)
 
     def look(self):
@@ -79,6 +92,10 @@ class Folder:
         for listener in list(self.listeners):
             listener()
         self.timer = asyncio.get_running_loop().call_later(QUICK if self.trouble else SLOW, self.look)
+
+    def gone(self):
+        """Whether this container's mount is of a folder that kubelet has no more: deleted, or moved aside."""
+        return self.moved or is_gone(self.path)
 
     def follow(self):
         try:
@@ -136,6 +153,8 @@ class Folder:
         matters = False
         for watch, mask, name in self.inotify.read():
             names = self.watches.get(watch, (None, ()))[1]
+            if mask & MOVE_SELF and names is None and is_mount(self.path):
+                self.moved = True  # no path on this side leads to what has its name now
             matters = matters or bool(mask & (DELETE_SELF | MOVE_SELF | UNMOUNT | OVERFLOW)) or names is None or name in names
         if matters:
             self.timer.cancel()
