@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Builds the agent's image on the controller, with whatever builder is there, and keeps it as one archive. Private to the collection.
 
-The name says what is in it: the agent's version and a hash of packed files, Dockerfile and base. A second run finds the archive by that
-hash and starts no builder.
+The name says what is in it: the agent's version, a hash of packed files, Dockerfile and the base's name, and the base's id where the
+builder tells it: a base that was renewed under its name makes another image. A second run finds the archive by that and builds nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEPT = 6
 
 
 class Image(NamedTuple):
-    """path: an archive for `docker load` and `ctr images import`. image_id: what an engine calls it."""
+    """path: an archive for `docker load` and `ctr images import`. image_id: what an engine calls it. base_id: "" where it is not known."""
 
     name: str
     image_id: str
@@ -43,6 +43,8 @@ class Image(NamedTuple):
     sha256: str
     size: int
     arch: str
+    recipe: str = ""
+    base_id: str = ""
 
 
 Run = Callable[[list[str], int], subprocess.CompletedProcess]
@@ -74,18 +76,52 @@ def build(cache_dir: str, *, base: str = BASE, python_version: str = "3.11", arc
     """(Image, whether it was built now)."""
     archive = _agent_archive.pack(python_version, arch, cache_dir, wheelhouse=wheelhouse, labels=True)
     arch = _agent_archive.ARCHITECTURES[arch]
-    full = f"{name}:{archive.version}-{key_of(archive, base, DOCKERFILE.read_bytes())}-{PLATFORMS[arch].rpartition('/')[2]}"
+    recipe = key_of(archive, base, DOCKERFILE.read_bytes())
     folder = Path(cache_dir).expanduser() / "images"
-    note = folder / f"{full.rpartition('/')[2].replace(':', '-')}.json"
     with _agent_archive.locked(Path(cache_dir).expanduser() / "lock"):
-        known = None if rebuild else read_note(note)
+        base_id = id_of_base(builder, base, run)
+        known = None if rebuild else cached(folder, name, recipe, arch, base_id)
         if known is not None:
             return known, False
+        program = find_builder(builder)
+        if not base_id and tried(program, ["pull", base], run) is not None:
+            base_id = id_of_base(builder, base, run)
+        part = f"-{base_id.rpartition(':')[2][:8]}" if base_id else ""
+        full = f"{name}:{archive.version}-{recipe}{part}-{PLATFORMS[arch].rpartition('/')[2]}"
         folder.mkdir(parents=True, exist_ok=True)
-        made = make(Order(find_builder(builder), full, archive, base, arch, note, run))
+        note = folder / f"{full.rpartition('/')[2].replace(':', '-')}.json"
+        made = make(Order(program, full, archive, base, arch, note, run, recipe, base_id))
     for old in sorted(folder.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink()
     return made, True
+
+
+def tried(program: str, words: list[str], run: Run) -> str | None:
+    """Standard output of a command of the builder, None where it fails: what it would tell is not needed then."""
+    try:
+        done = run([program, *words], SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return str(done.stdout).strip() if done.returncode == 0 else None
+
+
+def id_of_base(builder: str, base: str, run: Run) -> str:
+    """What the builder calls the base that it has under this name; "" where it has none, or where there is no builder."""
+    try:
+        program = find_builder(builder)
+    except FleetError:
+        return ""  # an archive that was copied into the cache needs none
+    return tried(program, ["image", "inspect", "--format", "{{.Id}}", base], run) or ""
+
+
+def cached(folder: Path, name: str, recipe: str, arch: str, base_id: str) -> Image | None:
+    """The newest that was built so, on this very base where it is known."""
+    for note in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        image = read_note(note)
+        if image is not None and (image.recipe, image.arch) == (recipe, arch) and image.name.rpartition(":")[0] == name and (
+                not base_id or image.base_id == base_id):
+            return image
+    return None
 
 
 def read_note(note: Path) -> Image | None:
@@ -107,6 +143,8 @@ class Order(NamedTuple):
     arch: str
     note: Path
     run: Run
+    recipe: str
+    base_id: str
 
 
 def make(order: Order) -> Image:
@@ -126,7 +164,8 @@ def make(order: Order) -> Image:
              "Is there room in the folder for temporary files?")
         path = order.note.with_suffix(".tar.gz")
         sha256, size = compress(plain, path)
-    image = Image(full, image_id if image_id.startswith("sha256:") else f"sha256:{image_id}", str(path), sha256, size, order.arch)
+    image = Image(full, image_id if image_id.startswith("sha256:") else f"sha256:{image_id}", str(path), sha256, size, order.arch,
+                  order.recipe, order.base_id)
     temporary = order.note.with_suffix(".new")
     temporary.write_text(json.dumps(image._asdict()), encoding="utf-8")
     temporary.rename(order.note)

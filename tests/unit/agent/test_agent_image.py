@@ -21,13 +21,15 @@ Result = namedtuple("Result", "argv rc stdout stderr timed_out seconds")
 class Builder:
     """In the place of docker: keeps what it was asked and what the build saw."""
 
-    def __init__(self, fails=None):
-        self.asked, self.context, self.fails = [], {}, fails
+    def __init__(self, fails=None, base="sha256:0123456789ab"):
+        self.asked, self.context, self.fails, self.base = [], {}, fails, base
 
     def __call__(self, argv, _seconds):
         self.asked.append(argv[1:])
         if self.fails and self.fails in argv:
             return subprocess.CompletedProcess(argv, 1, "", f"no {self.fails} today")
+        if argv[1:3] == ["image", "inspect"] and "npu-agent" not in argv[-1]:
+            return subprocess.CompletedProcess(argv, 0 if self.base else 1, f"{self.base}\n", "")
         if argv[1] == "build":
             folder = Path(argv[-1])
             self.context = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -52,10 +54,29 @@ def build(tmp_path, wheelhouse, monkeypatch):
 def test_the_second_time_no_builder_is_started(build):
     first = Builder()
     image, changed = build(first)
-    assert changed and [words[0] for words in first.asked] == ["build", "run", "run", "run", "image", "save"]
+    assert changed and [words[0] for words in first.asked] == ["image", "build", "run", "run", "run", "image", "save"]
     again = Builder()
-    assert build(again) == (image, False) and again.asked == []
+    assert build(again) == (image, False) and [words[0] for words in again.asked] == ["image"]  # which base there is
     assert build(Builder(), rebuild=True)[1]
+
+
+def test_a_base_that_was_renewed_under_its_name_makes_another_image(build):
+    (first, _changed), (second, changed) = build(Builder()), build(Builder(base="sha256:ba9876543210"))
+    assert changed and first.name != second.name and first.base_id != second.base_id
+    assert build(Builder()) == (first, False)  # back to the one of before
+
+
+def test_where_nobody_tells_the_base_the_newest_is_taken(build, monkeypatch):
+    unknown = Builder(base="")
+    image, changed = build(unknown)
+    assert changed and image.base_id == "" and ["pull", _agent_image.BASE] in unknown.asked
+    assert build(Builder(base="")) == (image, False)
+
+    def none(wanted):
+        raise FleetError("There is no builder.", "image_builder")
+
+    monkeypatch.setattr(_agent_image, "find_builder", none)
+    assert build(Builder()) == (image, False)  # the archive came from another machine
 
 
 def test_the_image_has_the_packed_files_and_no_more(build):
