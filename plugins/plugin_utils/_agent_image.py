@@ -125,10 +125,11 @@ def cached(folder: Path, name: str, recipe: str, arch: str, base_id: str) -> Ima
 
 
 def read_note(note: Path) -> Image | None:
-    """What was built before, if its archive is still all there."""
+    """What was built before, if its archive is still all there, beside the note: both may have come from another machine."""
     try:
         image = Image(**json.loads(note.read_text(encoding="utf-8")))
-        return image if os.stat(image.path).st_size == image.size else None
+        image = image._replace(path=str(note.with_suffix(".tar.gz")))
+        return image if os.stat(image.path).st_size == image.size and checksum(Path(image.path)) == image.sha256 else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -225,8 +226,13 @@ def compress(plain: Path, path: Path) -> tuple[str, int]:
             filename="", mode="wb", compresslevel=3, fileobj=raw, mtime=0) as stream:
         shutil.copyfileobj(source, stream, 1 << 20)
     temporary.rename(path)
+    return checksum(path), os.stat(path).st_size
+
+
+def checksum(path: Path) -> str:
+    """sha256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
-    return digest.hexdigest(), os.stat(path).st_size
+    return digest.hexdigest()

@@ -106,8 +106,16 @@ def test_the_archive_is_what_its_checksum_says(build):
     image, _changed = build(Builder())
     data = Path(image.path).read_bytes()
     assert hashlib.sha256(data).hexdigest() == image.sha256 and len(data) == image.size and gzip.decompress(data) == b"an image" * 1000
-    Path(image.path).write_bytes(b"cut")
-    assert build(Builder())[1]  # it is built anew
+    for broken in (b"cut", b"x" * image.size):
+        Path(image.path).write_bytes(broken)
+        assert build(Builder())[1]  # it is built anew
+
+
+def test_an_archive_that_was_copied_with_its_note_is_found(build, tmp_path):
+    image, _changed = build(Builder())
+    (tmp_path / "cache/images").rename(tmp_path / "elsewhere")
+    again = _agent_image.cached(tmp_path / "elsewhere", _agent_image.NAME, image.recipe, image.arch, "")
+    assert again == image._replace(path=str(tmp_path / "elsewhere" / Path(image.path).name))
 
 
 @pytest.mark.parametrize(("word", "code", "hint"), [
