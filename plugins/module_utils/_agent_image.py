@@ -75,7 +75,9 @@ def unpacked(path):
     """The archive without compression beside it: ctr of containerd 1.6 takes no other (measured)."""
     plain = path + ".tar"
     try:
-        with gzip.open(path, "rb") as source, open(plain, "wb") as target:
+        # The folder is everybody's: a file or link that somebody put there is not written through.
+        descriptor = os.open(plain, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with gzip.open(path, "rb") as source, os.fdopen(descriptor, "wb") as target:
             shutil.copyfileobj(source, target, BLOCK)
     except (OSError, EOFError, zlib.error) as error:
         remove(plain)

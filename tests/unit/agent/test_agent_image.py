@@ -245,3 +245,10 @@ def test_a_listener_is_told_by_the_kernel(tmp_path):
         assert f"process {os.getpid()}" in text and not ours
     assert _agent_others.listener(path) is None
 
+
+def test_a_link_that_waits_beside_the_archive_is_not_followed(sent, tmp_path):
+    (tmp_path / "victim").write_text("as it was")
+    (tmp_path / "sent.tar.gz.tar").symlink_to(tmp_path / "victim")
+    with pytest.raises(FleetError) as caught:
+        on_node.loaded(on_node.engine_of("docker"), sent, Node(), False)
+    assert caught.value.code == "image_unpack" and (tmp_path / "victim").read_text() == "as it was"
