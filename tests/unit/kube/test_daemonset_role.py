@@ -118,6 +118,7 @@ def test_a_service_takes_pods_away_by_the_nodes_label_though_none_serves(api, ku
     assert label(api) is None and api.stores[POD].list() == [] and api.stores[DAEMON_SET].list() == []
 
 
+@pytest.mark.long
 def test_where_others_are_kept_off_they_stay_off(api, kubeconfig, tmp_path):
     with_pods(api)
     done = playbook(tmp_path, [PLAY], hosts={"node-01": right(kubeconfig, take_over=True)})
@@ -125,6 +126,7 @@ def test_where_others_are_kept_off_they_stay_off(api, kubeconfig, tmp_path):
     assert label(api) == "systemd" and api.stores[POD].list() == []
 
 
+@pytest.mark.long
 def test_a_removal_without_a_cluster_is_refused_where_a_pod_serves(tmp_path):
     done = playbook(tmp_path, [role("remove.yml")], hosts={"node-01": serving(right(""), pod=True)})
     assert "kubectl label node node-01 npu.fleet/agent-" in said(done) and "UNREACHABLE" not in said(done)
@@ -153,12 +155,14 @@ def test_pods_go_before_the_driver_and_come_back(api, kubeconfig, tmp_path, file
     assert len(agents(api)) == 2 and not pods & {pod["metadata"]["name"] for pod in api.stores[POD].list()}
 
 
+@pytest.mark.long
 def test_nothing_is_asked_where_the_driver_stays(api, kubeconfig, tmp_path):
     done = playbook(tmp_path, [{"tasks": driver_tasks("main.yml")}],
                     hosts={"node-01": {**host(kubeconfig, "node-01"), "npu_driver_steps": []}})
     assert done.returncode == 0 and api.requests == []
 
 
+@pytest.mark.long
 def test_without_a_cluster_the_driver_is_not_changed_under_a_pod(tmp_path):
     there = {**serving(host("", "node-01"), pod=True), "npu_driver_steps": [{"component": "driver"}]}
     done = playbook(tmp_path, [{"tasks": driver_tasks("main.yml")}], hosts={"node-01": there})
