@@ -2,14 +2,16 @@
 """agent_daemonset: what is refused before anything is changed, what is wanted no more, drift, and pods that go for a while."""
 
 import base64
+import copy
 import json
 
 import api_server
 import kube_cluster
 import pytest
-from daemons_rig import LABEL, MERGE, actions, agents, label
+from daemons_rig import LABEL, MERGE, OBJECTS, actions, agents, label
 from kube_cluster import CLUSTER_ROLE, CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, POLICY, POLICY_BINDING, SECRET
 
+from ansible_collections.npu.fleet.plugins.module_utils import _kube_object
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 from ansible_collections.npu.fleet.plugins.modules import agent_daemonset
 from ansible_collections.npu.fleet.plugins.plugin_utils._agent_manifest import manifests, whole_config, without_secrets
@@ -142,6 +144,14 @@ def test_a_key_that_is_wanted_no_more_is_noticed(api, do):
     do("present", objects=manifests({"image": "npu-agent:1", "pull_secrets": ["mirror"]}))
     do("present")
     assert "imagePullSecrets" not in api.stores[DAEMON_SET].get("npu-fleet/npu-agent")["spec"]["template"]["spec"]
+    earlier = copy.deepcopy(OBJECTS)
+    for one in earlier:
+        if one["kind"] == "DaemonSet":
+            one["spec"]["minReadySeconds"] = 5  # outside of the template
+            one["metadata"]["annotations"][_kube_object.SPEC] = _kube_object.digest(one)
+    do("present", objects=earlier)
+    do("present")
+    assert "minReadySeconds" not in api.stores[DAEMON_SET].get("npu-fleet/npu-agent")["spec"]
 
 
 # --- for a while
