@@ -38,7 +38,7 @@ def audited(package, tmp_path):
             settings = SimpleNamespace(audit_file=str(tmp_path / "audit.jsonl"), pod_resources="/x", kernel_log="")
             made = audit.Audit(settings, lambda *_unused, **_fields: None, containers, lambda _chip: [])
             task = asyncio.ensure_future(made.run())
-            await what(made, asked)
+            await asyncio.wait_for(what(made, asked), 60)  # a test that waits for what does not come is to fail
             task.cancel()
             if end:
                 await made.finish()
