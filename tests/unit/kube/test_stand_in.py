@@ -39,7 +39,7 @@ NODE = "/api/v1/nodes/node-01"
 
 @pytest.mark.parametrize(("request_", "code", "reason"), [(case[:4], *case[4:]) for case in [
     ("GET", "/api/v1/nodes/none", None, "", 404, "NotFound"),
-    ("GET", "/api/v1/secrets", None, "", 404, "NotFound"),
+    ("GET", "/api/v1/endpoints", None, "", 404, "NotFound"),
     ("GET", "/api/v1/nodes?watch=true", None, "", 405, "MethodNotAllowed"),
     ("PATCH", NODE, b"{", MERGE, 400, "BadRequest"),
     ("PATCH", NODE, [], MERGE, 400, "BadRequest"),
