@@ -136,12 +136,16 @@ def test_a_rockchip_board_has_them(package, tmp_path_factory, promtool):
 
 def test_series_do_not_grow_with_pods(pair):
     """Field case G15: a label has no name that comes and goes."""
+    def series():
+        # The driver tells temperatures with a later look; there is one for each chip.
+        return {one for one in values(agent.get("/metrics")[1]) if one[0] != "npu_agent_chip_temperature_celsius"}
+
     rig, agent = pair
-    before = set(values(agent.get("/metrics")[1])) | {("npu_agent_pod_resources_up", ())}
+    before = series() | {("npu_agent_pod_resources_up", ())}
     for number in range(8):
         rig.ask("allocate", count=1, resource=RESOURCE, pod=f"unusual-{number}")
     until(lambda: values(agent.get("/metrics")[1])["npu_agent_audit_lines_total", ()] == 8)
-    assert set(values(agent.get("/metrics")[1])) == before and "unusual" not in agent.get("/metrics")[1]
+    assert series() == before and "unusual" not in agent.get("/metrics")[1]
 
 
 def test_a_refused_configuration_shows(pair):
