@@ -35,7 +35,7 @@ def _host_checks(npu, wanted):
     if wanted.get("runtime"):
         engine, why = engine_of(npu["engines"], wanted.get("engine", "auto"))
         yield check("container engine", engine and engine["active"],
-                     "%s %s" % (engine["name"], engine.get("error") or "active") if engine else why)
+                    "%s %s" % (engine["name"], engine.get("error") or "active") if engine else why)
 
 
 def _driver_checks(npu, wanted, plugin):
@@ -56,7 +56,7 @@ def _driver_checks(npu, wanted, plugin):
     dark = [c["pci_address"] or c["name"] or "a chip" for c in npu["chips"]
             if not all(there for kind, there in c["evidence"].items() if not (board and kind == "pci"))]
     yield check("every chip has driver and node", npu["chips"] and not dark,
-                 "missing on %s" % ", ".join(dark) if dark else "%d chips" % len(npu["chips"]))
+                "missing on %s" % ", ".join(dark) if dark else "%d chips" % len(npu["chips"]))
     level = wanted.get("unhealthy_from", DEFAULT_LEVEL)
     known = _gates_plugin.harmless(npu["chips"], (plugin or {}).get("status"), level)
     odd = ["%s %s%s" % (
@@ -102,7 +102,7 @@ def _runtime_check(engine, runtime):
     handlers = engine.get("handlers") or known
     told = "" if runtime in handlers else "; CRI lists the handlers %s" % ", ".join(handlers) if known else ""
     return check("engine knows the runtime", runtime in known and runtime in handlers,
-                  "%s has %s%s" % (engine["name"], ", ".join(known) or engine.get("error") or "none", told))
+                 "%s has %s%s" % (engine["name"], ", ".join(known) or engine.get("error") or "none", told))
 
 
 def _told(rows, log, otherwise):

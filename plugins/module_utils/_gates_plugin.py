@@ -112,7 +112,7 @@ def agents_in_pods(kubelet_dir, proc_root="/proc"):
 def folders_of(kubelet_dir, proc_root="/proc"):
     """{(device, path on it)} of kubelet's folder for plugins, and of kubelet's own, as a mount of it shows in mountinfo."""
     found = set()
-    for path in {os.path.realpath(os.path.join(kubelet_dir, "device-plugins")), os.path.realpath(kubelet_dir)}:
+    for path in sorted({os.path.realpath(os.path.join(kubelet_dir, "device-plugins")), os.path.realpath(kubelet_dir)}):
         over = [one for one in mounts_of(proc_root, "self") if (path + "/").startswith(one[2].rstrip("/") + "/")]
         if os.path.isdir(path) and over:
             # The longest, and of several at one place the last one, which hides the others.

@@ -146,8 +146,8 @@ class Run(object):
     def verdict(self, gate, evidence, **more):
         checks = _gates.checks_of(gate, self.npu, self.wanted(), container=self.container, plugin=self.plugin, pod=self.pod)
         seconds = self.seconds.get(gate)
-        return _gates_verdict.verdict_of(gate, checks, seconds=None if seconds is None else round(seconds, 1), limit=self.limits[gate],
-                                 evidence=evidence, **more)
+        took = None if seconds is None else round(seconds, 1)
+        return _gates_verdict.verdict_of(gate, checks, seconds=took, limit=self.limits[gate], evidence=evidence, **more)
 
     # --- L2: containers ---
 

@@ -160,8 +160,8 @@ def run(params, check_mode, hide):
         why = outcome["why"] if checks is None else None
         evidence = {"asked": "a pod for one %s on %s" % (params["resource"], node), "seen": outcome}
         took = round(time.monotonic() - began, 1)
-        verdict = _gates_verdict.verdict_of("L4", checks or [], why=why, by="pod", seconds=took, limit=params["timeout"],
-                                           evidence=evidence)
+        limit = params["timeout"]
+        verdict = _gates_verdict.verdict_of("L4", checks or [], why=why, by="pod", seconds=took, limit=limit, evidence=evidence)
     return {"changed": False, "passed": verdict["passed"], "gate": verdict, "failures": _gates_verdict.failures([verdict]),
             "summary": _gates_verdict.summary([verdict])}
 
