@@ -24,7 +24,7 @@ NAME = "removal"
 STAYS = (
     "/etc/hccn.conf", "/etc/vnpu.cfg", "/etc/logrotate.d/tmp", "/etc/udev/rules.d/70-persistent-net.rules", "/root/ascend_check",
     "/lib/modules/", "/usr/lib/modules/",  # empty folders `updates`
-    "/var/log/npu-fleet", "/var/log/ascend_seclog", "/var/log/hotreset_status.log", "/var/log/ascend-docker-runtime",
+    "/var/log/npu-fleet", "/var/log/npu-agent", "/var/log/ascend_seclog", "/var/log/hotreset_status.log", "/var/log/ascend-docker-runtime",
 )
 #: What every run of a system writes by itself, or what the stand-in of hardware does.
 VOLATILE = (

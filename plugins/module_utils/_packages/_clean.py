@@ -22,7 +22,7 @@ WHEN_EMPTY = (
 #: What stays, and why: logs for whoever wants to know later, and settings of the network and of virtual chips that an admin made. The
 #: vendor's own uninstall leaves these, too (driver package, measured).
 STAYS = (
-    "/var/log/npu-fleet", "/var/log/ascend_seclog", "/etc/hccn.conf", "/etc/vnpu.cfg", "/etc/logrotate.d/tmp",
+    "/var/log/npu-fleet", "/var/log/npu-agent", "/var/log/ascend_seclog", "/etc/hccn.conf", "/etc/vnpu.cfg", "/etc/logrotate.d/tmp",
     "/etc/udev/rules.d/70-persistent-net.rules", "/root/ascend_check",
 )
 # Files that a user has whom nobody ever was: those of a new home, and the one that the driver writes.
