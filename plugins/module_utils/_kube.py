@@ -16,6 +16,7 @@ from ansible.module_utils.basic import missing_required_lib
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube_node
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._token import keep_keys_tidy
 
 IMPORT_ERROR = None
 try:
@@ -93,29 +94,10 @@ def load_configuration(kubeconfig, context):
         # A proxy of the environment cannot know what listens on this machine; one named in the kubeconfig is somebody's decision.
         configuration.proxy = None
     configuration.retries = 0
-    keep_keys_tidy(configuration, path)
+    keep_keys_tidy(configuration, lambda: _config_error(
+        "The token that the kubeconfig %s gives is not one line of printable characters." % path, path,
+        hint="Look at the file or command that it is from, for example with `od -c`."))
     return configuration
-
-
-def keep_keys_tidy(configuration, path):
-    """Have the credential as one line of a header, now and whenever the client reads it again.
-
-    A file of a token often ends with a newline, which the client takes along; the refusal of such a header quotes all of it.
-    """
-    again = configuration.refresh_api_key_hook
-
-    def tidy(made):
-        if again is not None:
-            again(made)
-            made.refresh_api_key_hook = tidy  # the client's own has put itself there again
-        for name, text in (made.api_key or {}).items():
-            made.api_key[name] = text.strip()
-            if not all(" " <= letter <= "~" for letter in text.strip()):
-                raise _config_error("The token that the kubeconfig %s gives is not one line of printable characters." % path, path,
-                                    hint="Look at the file or command that it is from, for example with `od -c`.")
-
-    configuration.refresh_api_key_hook = tidy
-    tidy(configuration)
 
 
 def secrets(configuration):

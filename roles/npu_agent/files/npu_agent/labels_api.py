@@ -17,6 +17,8 @@ from kubernetes import client, config
 from kubernetes.client.rest import ApiException
 from kubernetes.config.config_exception import ConfigException
 
+from ._hardware._token import keep_keys_tidy
+
 SECONDS = 10.0  # for one request
 TRIES, SHORT, LONG = 5, 0.02, 0.2  # after a conflict; two writers that both wait the same time would meet again
 GRANT = ("kubectl create clusterrole npu-agent --verb=get,patch --resource=nodes, and bind it to the ServiceAccount of this pod "
@@ -52,29 +54,9 @@ def configuration(kubeconfig):
     if made.proxy in getproxies().values():
         made.proxy = None  # one of the environment is for the internet, not for the cluster's own address
     made.retries = 0
-    keep_keys_tidy(made)
+    keep_keys_tidy(made, lambda: Trouble("config", "the token for the Kubernetes API is not one line of printable characters; look at its "
+                                         "file, for example with `od -c`"))
     return made
-
-
-def keep_keys_tidy(made):
-    """Have the credential as one line of a header, now and whenever the client reads it again.
-
-    A file of a token may end with a newline, which the client takes along; the refusal of such a header quotes all of it.
-    """
-    again = made.refresh_api_key_hook
-
-    def tidy(made):
-        if again is not None:
-            again(made)
-            made.refresh_api_key_hook = tidy  # the client's own has put itself there again
-        for name, text in (made.api_key or {}).items():
-            made.api_key[name] = text.strip()
-            if not all(" " <= letter <= "~" for letter in text.strip()):
-                raise Trouble("config", "the token for the Kubernetes API is not one line of printable characters; look at its file, for "
-                                        "example with `od -c`")
-
-    made.refresh_api_key_hook = tidy
-    tidy(made)
 
 
 class NodeApi:
