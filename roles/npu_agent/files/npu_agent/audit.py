@@ -264,8 +264,10 @@ class Audit:
     async def save(self):
         async with self.saving:  # in the order in which things came
             ready, self.ready, fresh, self.fresh = self.ready, [], self.fresh, []
-            waiting = [entry.data for entry in self.pending] + [data for _line, _addresses, data in self.refused]
-            if ready or waiting or self.kept.said != []:
+            some = bool(self.pending or self.refused)
+            if ready or some or self.kept.said != []:
+                anew = not some or self.settings.audit_file != self.file.path or time.monotonic() >= self.kept_at + ANEW_SECONDS
+                waiting = [entry.data for entry in self.pending] + [one[2] for one in self.refused] if anew else None
                 try:
                     await self.in_thread(self.put, ready, fresh, waiting)
                 except Exception:
@@ -274,7 +276,7 @@ class Audit:
 
     def put(self, ready, fresh, waiting):
         """Keep what has come, write the lines that are ready, and keep no longer what has its line now: a kill in between leaves no line
-        twice (Kept.load)."""
+        twice (Kept.load). waiting: what is kept then; None: it is not time for that yet."""
         with self.lock:
             path = self.settings.audit_file
             if path != self.file.path:
@@ -284,7 +286,7 @@ class Audit:
             lost = self.file.write([encoded(line) for line in ready])
             self.counts["written"] += len(ready) - lost
             self.counts["lost"] += lost
-            if not waiting or time.monotonic() >= self.kept_at + ANEW_SECONDS:
+            if waiting is not None:
                 self.kept.save(waiting)
                 self.kept_at = time.monotonic() if waiting else self.kept_at
 

@@ -120,7 +120,10 @@ class Kept:
                 os.close(stream)
         except OSError:
             whole = False
-        self.said = self.said + lines if whole and self.said is not None else None
+        if whole and self.said is not None:
+            self.said.extend(lines)
+        else:
+            self.said = None
 
     def save(self, lines):
         """These alone."""
