@@ -27,7 +27,7 @@ def settle(audit_match, package):
     from npu_agent.holders import Row
 
     def run(allocations, rows, asked, refused=NEVER):
-        entries = [audit_match.Entry({}, b"", {(R, name) for name in ids}, at, before) for ids, at, before in allocations]
+        entries = [audit_match.Entry(b"", {(R, name) for name in ids}, at, before) for ids, at, before in allocations]
         given = {}
         for entry in sorted(entries, key=lambda entry: entry.at):
             given.update(dict.fromkeys(entry.keys, entry.at))
@@ -110,8 +110,8 @@ def test_an_answer_from_between_two_allocations_is_the_first_ones(settle):
 def test_the_note_of_an_init_container_says_so(audit_match, package):
     from npu_agent.holders import Row
 
-    entry = audit_match.Entry({}, b"", {(R, "a")}, 10.0)
-    later = audit_match.Entry({}, b"", {(R, "a")}, 10.1)
+    entry = audit_match.Entry(b"", {(R, "a")}, 10.0)
+    later = audit_match.Entry(b"", {(R, "a")}, 10.1)
     found = audit_match.match([entry, later], [Row("n", "p", "c", R, frozenset("a"))], 11.0, {(R, "a"): 10.1}, NEVER)
     assert found[entry] == ("n", "p", None, audit_match.LIKELY) and found[later] == ("n", "p", "c", None)
     entry.handed_on = True

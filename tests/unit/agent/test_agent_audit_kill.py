@@ -64,6 +64,34 @@ def test_what_comes_while_kubelet_does_not_answer_stands_there_at_once(audited, 
     assert ids(found) == ["first", *sorted(f"{kind}-{number:02d}" for kind in ("id", "no") for number in range(60))]
 
 
+def test_calls_without_a_pause_are_kept_too(audited, tmp_path):
+    async def what(audit, asked):
+        end = asyncio.get_running_loop().time() + 20
+        while len(lines(tmp_path / "audit.jsonl.pending")) < 3:
+            assert asyncio.get_running_loop().time() < end
+            leave(audit, "id")
+            await asyncio.sleep(0.0005)
+
+    audited(what, answer=never, end=False)
+
+
+def test_a_burst_takes_few_turns_of_the_thread(audited, monkeypatch):
+    """Each of them holds up a call."""
+    turns = []
+
+    async def what(audit, _asked):
+        put = audit.put
+        monkeypatch.setattr(audit, "put", lambda *arguments: turns.append(len(arguments[1])) or put(*arguments))
+        for number in range(200):
+            leave(audit, f"id-{number}")
+            await asyncio.sleep(0.001)
+        while sum(turns) < 200:
+            await asyncio.sleep(0.01)
+
+    audited(what, answer=never, end=False)
+    assert len([count for count in turns if count]) < 50
+
+
 def test_it_is_made_anew_twice_a_second_at_most(audited, package, tmp_path, monkeypatch):
     """While some of what it has gets its line, and some does not. In the end there is none."""
     anew, replace = [], os.replace

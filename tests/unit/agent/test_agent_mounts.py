@@ -83,3 +83,20 @@ def test_every_family_has_a_list(mounts):
 
     assert set(mounts.BUILT_IN) == set(FAMILIES)
     assert all(line.startswith("/") for lines in mounts.BUILT_IN.values() for line in lines)
+
+
+def test_many_containers_at_once_cost_one_look(mounts, tree, monkeypatch):
+    (tree / "driver/lib64").mkdir(parents=True)
+    settings = SimpleNamespace(allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", cdi_mounts=f"{tree}/none", cdi_links="family",
+                               install_path=str(tree))
+    looks, now, of = [], [100.0], mounts.of
+    monkeypatch.setattr(mounts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(mounts, "of", lambda *arguments: looks.append(arguments[1]) or of(*arguments))
+    given = [mounts.for_container(settings, ["a2"]) for _container in range(5)]
+    assert looks == [["a2"]] and given == [[(f"{tree}/driver/lib64", "/usr/local/Ascend/driver/lib64")]] * 5
+    assert mounts.for_container(settings, ["310b"]) == given[0] and looks[1:] == [["310b"]]
+    (tree / "driver/lib64").rmdir()
+    now[0] += mounts.RECENT_SECONDS + 0.01
+    assert mounts.for_container(settings, ["310b"]) == []
+    settings.allocate_mounts = "never"
+    assert mounts.for_container(settings, ["a2"]) == []

@@ -2,9 +2,9 @@
 """A line of JSON for each container that asked for chips: which, for whom, how long it took; of a refusal, what is known of its cause.
 
 Nothing of it is on the way of a call: that leaves a note here and goes on. The line waits for the name of the pod, at most NAME_SECONDS:
-kubelet tells it by PodResources some 40 ms after the call (measured). Meanwhile it stands in a file, at once and whatever kubelet and
-the kernel's log take (keep()), so that a process that is killed leaves it to the next one. Files and the kernel's log are read and
-written in a thread.
+kubelet tells it by PodResources some 40 ms after the call (measured). Meanwhile it stands in a file, some milliseconds after the call, or
+all of them together where many come at once, and whatever kubelet and the kernel's log take (keep()), so that a process that is killed
+leaves it to the next one. Files and the kernel's log are read and written in a thread.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ from .plugin import until
 SHOWN_SECONDS = 0.1  # after an allocation PodResources shows it
 GAP_SECONDS = 0.3  # between two questions; kubelet allows 100 a second for all who ask
 SLOWEST = 2.0
-BATCH_SECONDS = 0.02  # calls that come together are worked on together
+# A turn of the thread holds up a call that comes meanwhile for some tenths of a millisecond (measured), so it waits for a moment without
+# one, but not for ever.
+QUIET_SECONDS, BURST_SECONDS = 0.005, 0.2
 KERNEL_GAP = 1.0  # between two readings of the kernel's log
 LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
 ANEW_SECONDS = 0.5  # between two times that the file of what waits is made anew
@@ -60,9 +62,9 @@ class Audit:
         self.say = Once(log)
         self.inbox: collections.deque = collections.deque()
         self.pending: list = []  # Entries
-        self.refused: list = []  # (line, PCI addresses, the line as bytes)
-        self.fresh: list = []  # lines as bytes that do not stand in the file of what waits yet
-        self.ready: list = []  # lines
+        self.refused: list = []  # (line, PCI addresses)
+        self.fresh: list = []  # lines that do not stand in the file of what waits yet
+        self.ready: list = []  # lines that are whole
         self.counts: collections.Counter = collections.Counter()  # written and lost: of put(), so of one thread at a time
         self.durations = Durations()
         self.open(settings.audit_file)
@@ -72,7 +74,7 @@ class Audit:
         self.older = self.held
         self.refused_at = self.asked = self.read = float("-inf")
         self.silence = ""  # why PodResources does not tell
-        self.come, self.wake = asyncio.Event(), asyncio.Event()
+        self.come, self.wake, self.sorting = asyncio.Event(), asyncio.Event(), False
         self.saving, self.lock = asyncio.Lock(), threading.Lock()
         self.at_work = None  # what the thread does
 
@@ -89,9 +91,11 @@ class Audit:
         if len(self.inbox) >= INBOX:
             self.counts["dropped"] += 1
             return
-        now = asyncio.get_running_loop().time()
-        self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, now, time.time(), gate))
-        self.come.set()
+        loop = asyncio.get_running_loop()
+        self.inbox.append(Call(resource, ids, chips, answer, reason, seconds, preferred, loop.time(), time.time(), gate))
+        if not self.sorting:
+            self.sorting = True
+            loop.call_soon(self.sort)  # when the answer is on its way
 
     def saw(self, held):
         """What PodResources shows now: {(resource, id): "namespace/pod"}, whoever asked; None where there is nobody to ask."""
@@ -107,7 +111,7 @@ class Audit:
                 self.wake.clear()
                 try:
                     await self.step()
-                    await asyncio.sleep(BATCH_SECONDS)
+                    await asyncio.sleep(QUIET_SECONDS)
                 except Exception as error:  # a fault of ours must not end the audit
                     self.fault(error)
                     for entry in list(self.pending):
@@ -118,11 +122,14 @@ class Audit:
             keeper.cancel()
 
     async def keep(self):
-        """What calls leave stands in a file at once."""
+        """What calls leave stands in a file as soon as no more of them come."""
+        clock = asyncio.get_running_loop().time
         while True:
             await self.come.wait()
-            self.come.clear()
-            self.sort()
+            end = clock() + BURST_SECONDS
+            while self.come.is_set() and clock() < end:
+                self.come.clear()
+                await asyncio.sleep(QUIET_SECONDS)
             self.wake.set()
             try:
                 await self.save()
@@ -159,6 +166,7 @@ class Audit:
 
     def sort(self):
         """Take in what calls have left."""
+        self.sorting = False
         while self.inbox:
             call = self.inbox.popleft()
             take = self.take_given if call.reason is None else self.take_refused
@@ -171,6 +179,7 @@ class Audit:
             self.name(entry, Found(None, None, None, TOO_MANY))
         while len(self.refused) > MOST:
             self.without_kernel(self.refused.pop(0)[0], NOT_READ)
+        self.come.set()
 
     def take_refused(self, call):
         from .redact import redact  # noqa: PLC0415  a refusal is seldom, and a start is to be quick
@@ -179,25 +188,26 @@ class Audit:
             self.refused_at = max(self.refused_at, call.at)
         line = {**line_of(call), **pod_of(Found(None, None, None, GATE if call.gate else REFUSED)), "reason": redact(call.reason),
                 "faults": [code for chip in call.chips for code in self.codes_of(chip)]}
-        self.refused.append((line, [chip.pci_address for chip in call.chips], encoded(line)))
-        self.fresh.append(self.refused[-1][2])
+        data = encoded(line)
+        self.refused.append((data, [chip.pci_address for chip in call.chips]))
+        self.fresh.append(data)
 
     def take_given(self, call):
-        line, keys = line_of(call), {(call.resource, name) for name in call.ids}
+        data, keys = encoded(line_of(call)), {(call.resource, name) for name in call.ids}
         if call.gate:
-            self.ready.append({**line, **pod_of(Found(None, None, None, GATE))})
+            self.whole(data, pod_of(Found(None, None, None, GATE)))
             return
         self.freed(call)
         self.given_at.update(dict.fromkeys(keys, call.at))
         if not keys or not self.settings.pod_resources:
-            self.finish_line(line, Found(None, None, None, NOT_ASKED if keys else NOTHING))
+            self.named(data, Found(None, None, None, NOT_ASKED if keys else NOTHING))
             return
         held = (self.held if self.held[0] <= call.at else self.older)[1]  # the newest may have this very pod
-        entry = Entry(line, encoded(line), keys, call.at, {held[key] for key in keys if key in held})
+        entry = Entry(data, keys, call.at, {held[key] for key in keys if key in held})
         # Where a pod had these ids, a question before the new one is shown may tell that the old one is gone.
         entry.due = call.at + (0.0 if entry.before else SHOWN_SECONDS)
         self.pending.append(entry)
-        self.fresh.append(entry.data)
+        self.fresh.append(data)
 
     def freed(self, call):
         """Ids that were free right before this call are no pod's that got them earlier: it has ended, or kubelet did not take it. Those
@@ -237,7 +247,7 @@ class Audit:
         path, waiting, found, why = self.settings.kernel_log, list(self.refused), [], ""
         try:
             if path:
-                found = await self.in_thread(kmsg.lines, path, [addresses for _line, addresses, _data in waiting])
+                found = await self.in_thread(kmsg.lines, path, [addresses for _data, addresses in waiting])
         except kmsg.Unread as unread:
             why = str(unread)
         mine = set(map(id, waiting)).intersection(map(id, self.refused))  # some may have gone meanwhile for want of room, others come
@@ -246,18 +256,22 @@ class Audit:
             if id(one) in mine and (why or not path):
                 self.without_kernel(one[0], why or NO_PLACE)
             elif id(one) in mine:
-                self.ready.append({**one[0], "kernel_log": found[number]})
+                self.whole(one[0], {"kernel_log": found[number]})
 
-    def without_kernel(self, line, why):
-        self.ready.append({**line, "kernel_log": None, "kernel_log_note": why})
+    def without_kernel(self, data, why):
+        self.whole(data, {"kernel_log": None, "kernel_log_note": why})
 
     def name(self, entry, found):
         self.pending.remove(entry)
-        self.finish_line(entry.line, found)
+        self.named(entry.data, found)
 
-    def finish_line(self, line, found):
+    def named(self, data, found):
         self.counts["without_pod"] += found.pod is None
-        self.ready.append({**line, **pod_of(found)})
+        self.whole(data, pod_of(found))
+
+    def whole(self, data, more):
+        """A line gets what was not known when it came."""
+        self.ready.append(data[:-1] + b", " + encoded(more)[1:])
 
     # --- where lines go
 
@@ -265,9 +279,9 @@ class Audit:
         async with self.saving:  # in the order in which things came
             ready, self.ready, fresh, self.fresh = self.ready, [], self.fresh, []
             some = bool(self.pending or self.refused)
-            if ready or some or self.kept.said != []:
-                anew = not some or self.settings.audit_file != self.file.path or time.monotonic() >= self.kept_at + ANEW_SECONDS
-                waiting = [entry.data for entry in self.pending] + [one[2] for one in self.refused] if anew else None
+            anew = not some or self.settings.audit_file != self.file.path or time.monotonic() >= self.kept_at + ANEW_SECONDS
+            if ready or fresh or (anew and (some or self.kept.said != [])):
+                waiting = [entry.data for entry in self.pending] + [data for data, _addresses in self.refused] if anew else None
                 try:
                     await self.in_thread(self.put, ready, fresh, waiting)
                 except Exception:
@@ -283,7 +297,7 @@ class Audit:
                 self.kept.save([])
                 self.open(path)
             self.kept.add(fresh)
-            lost = self.file.write([encoded(line) for line in ready])
+            lost = self.file.write(ready)
             self.counts["written"] += len(ready) - lost
             self.counts["lost"] += lost
             if waiting is not None:
@@ -294,13 +308,14 @@ class Audit:
         """What a process before was killed with."""
         now = asyncio.get_running_loop().time()
         for line in lines:
+            data = encoded(line)
             age = time.time() - int(line["allocation"].partition("-")[0], 16) / 1e6
             if line["outcome"] == "refused":
-                self.without_kernel(line, NOT_READ)
+                self.without_kernel(data, NOT_READ)
             elif 0 <= age <= LATEST_SECONDS and self.settings.pod_resources and line["ids"]:
-                self.pending.append(Entry(line, encoded(line), {(line["resource"], name) for name in line["ids"]}, now))
+                self.pending.append(Entry(data, {(line["resource"], name) for name in line["ids"]}, now))
             else:
-                self.finish_line(line, Found(None, None, None, TOO_LATE))
+                self.named(data, Found(None, None, None, TOO_LATE))
 
     # --- the end
 
@@ -333,13 +348,14 @@ class Audit:
     def last(self):
         for entry in list(self.pending):
             self.name(entry, entry.second or Found(None, None, None, self.silence or ENDED))
-        for line, _addresses, _data in self.refused:
-            self.without_kernel(line, NOT_READ)
+        for data, _addresses in self.refused:
+            self.without_kernel(data, NOT_READ)
         self.refused, self.fresh, ready, self.ready = [], [], self.ready, []
         return ready
 
 
 def encoded(line):
+    """As it stands in files, without its end; the queues here have lines like that."""
     return json.dumps(line).encode()
 
 

@@ -21,15 +21,15 @@ LIKELY = ("kubelet shows no init containers: this pod had these chips right afte
 
 
 class Entry:
-    """An allocation that has no name yet. data: its line as bytes. keys: {(resource, id)}. before: "namespace/pod" of those that had some
+    """An allocation that has no name yet. data: its line. keys: {(resource, id)}. before: "namespace/pod" of those that had some
     of them until then.
 
     second: who it is if nothing better comes. handed_on: kubelet said of some of the ids that the pod that gets them has them already.
     due, tries: of the next question, see audit.py.
     """
 
-    def __init__(self, line, data, keys, at, before=()):
-        self.line, self.data, self.keys, self.at, self.before = line, data, frozenset(keys), at, set(before)
+    def __init__(self, data, keys, at, before=()):
+        self.data, self.keys, self.at, self.before = data, frozenset(keys), at, set(before)
         self.deadline, self.second, self.due, self.tries = at + NAME_SECONDS, None, at, 0
         self.handed_on = False
 

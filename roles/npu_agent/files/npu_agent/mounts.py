@@ -8,11 +8,17 @@ under names of their versions, the vendor's runtime allows them by itself). All 
 """
 
 import errno
+import functools
 import glob
 import os
 import stat
+import time
 
 LIMIT = 128
+# When many containers come at once, one look serves them all. A container starts later than that after the answer (kubelet shows it some
+# 40 ms later, measured), so what is there may change in between anyway.
+RECENT_SECONDS = 0.05
+_recent: dict = {}  # {question: (monotonic time, answer)}, one at most
 LINK_FAMILIES = ("310b", "a5")
 # Where images look for the driver, whatever path it has on the host.
 DRIVER = "/usr/local/Ascend/driver"
@@ -60,8 +66,14 @@ def of(settings, families):
         lines, problems = read_list(settings.cdi_mounts)
         found, more = existing([(line, None) for line in lines], links)
         return found, problems + more
-    listed = {line: None for family in families for line in BUILT_IN[family]}
-    return existing([(host_path(line, settings.install_path), line) for line in listed], links)
+    return existing(built_in(tuple(families), settings.install_path), links)
+
+
+@functools.lru_cache(maxsize=16)
+def built_in(families, install_path):
+    """((host path or pattern, container path), ...) of BUILT_IN for these families, each once."""
+    listed = dict.fromkeys(line for family in families for line in BUILT_IN[family])
+    return tuple((host_path(line, install_path), line) for line in listed)
 
 
 def answered(settings):
@@ -72,8 +84,16 @@ def answered(settings):
 
 
 def for_container(settings, families):
-    """[(host path, container path)] for the answer to kubelet."""
-    return of(settings, families)[0] if answered(settings) else []
+    """[(host path, container path)] for the answer to kubelet, as it was at most RECENT_SECONDS ago."""
+    if not answered(settings):
+        return []
+    question, now = (*families, settings.cdi_links, settings.cdi_mounts, settings.install_path), time.monotonic()
+    when, found = _recent.get(question, (float("-inf"), []))
+    if now - when > RECENT_SECONDS:
+        found = of(settings, families)[0]
+        _recent.clear()
+        _recent[question] = now, found
+    return found
 
 
 def problems(settings, families):
@@ -101,21 +121,30 @@ def read_list(path):
     return lines, []
 
 
+@functools.lru_cache(maxsize=2 * LIMIT)
+def read_line(line):
+    """(it is a plain absolute path, it is a pattern)"""
+    return line.startswith("/") and "\0" not in line and line.isprintable(), glob.has_magic(line)
+
+
 def existing(lines, links):
     """([(host path, container path)], problems) of [(path or pattern, container path or None: the same)]. A link's host path is what it
     leads to; the container sees it under the listed name."""
     found, problems = {}, []
     for line, inside in lines:
-        if not line.startswith("/") or "\0" in line or not line.isprintable():
+        plain, pattern = read_line(line)
+        if not plain:
             problems.append(f"{line!r} of the list is no plain absolute path")
             continue
-        pattern = glob.has_magic(line)
-        for path in map(os.path.normpath, sorted(glob.glob(line)) if pattern else [line]):
+        for path in sorted(glob.glob(line)) if pattern else [line]:
             try:
-                link = stat.S_ISLNK(os.lstat(path).st_mode)
-                kind = os.stat(path).st_mode
+                kind = os.lstat(path).st_mode
+                link = stat.S_ISLNK(kind)
+                if link:
+                    kind = os.stat(path).st_mode
             except (OSError, ValueError):
                 continue
+            path = os.path.normpath(path)
             if link and not links:
                 problems.append(f"{path} is a symbolic link and is left out; `cdi_links: allow` takes such ones in")
             elif not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):

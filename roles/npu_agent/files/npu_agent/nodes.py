@@ -20,6 +20,11 @@ def trouble(path):
         mode = os.lstat(path).st_mode
     except OSError:
         return ""
+    return strange(path, mode)
+
+
+def strange(path, mode):
+    """The same of what stands there, by its mode."""
     if stat.S_ISCHR(mode):
         return ""
     kind = next((words for test, words in KINDS if test(mode)), "something else")
@@ -42,6 +47,11 @@ def same_device(paths):
         number = number_of(path)
         if number is not None:
             numbers.setdefault(number, []).append(path)
+    return twins(numbers)
+
+
+def twins(numbers):
+    """The same by {device's number: [path]}."""
     found = {}
     for group in numbers.values():
         for path in group if len(group) > 1 else ():

@@ -263,7 +263,7 @@ class Plugin:
             await self.refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self.tell(request, began, None, answers, gate=by_gate(context))
         self.counters["allocations"] += len(request.container_requests)
-        self.log("allocated", containers=[sorted(container.devices_ids) for container in request.container_requests])
+        self.log("allocated", "debug", containers=[sorted(container.devices_ids) for container in request.container_requests])
         return response
 
     def tell(self, request, began, reason, answers=(), *, gate=False):

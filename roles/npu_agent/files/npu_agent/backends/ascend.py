@@ -112,18 +112,22 @@ def variables(chips, families):
 
 def own_nodes(chips, families, settings):
     """[(host path, container path)]. A slice's node has the name of a chip's inside."""
-    found = {}
+    found, why, numbers = [], [], {}
     for chip in chips:
         node = f"{settings.dev_root}/{'davinci' if chip.slice is None else 'vdavinci'}{number(chip)}"
-        if not os.path.lexists(node):
+        try:
+            there = os.lstat(node)
+        except OSError:
             raise Refused(f"{node} of {chip.id} (PCI {chip.pci_address}) does not exist on this node: the NPU driver is not loaded "
-                          "or lost the chip; see `npu-agent discover` and `dmesg` there")
-        found[node] = f"/dev/davinci{number(chip)}"
-    why = [nodes.trouble(node) for node in found] + list(nodes.same_device(found).values())
-    why = [text for text in why + [nodes.manager_trouble(family, settings.dev_root) for family in families] if text]
+                          "or lost the chip; see `npu-agent discover` and `dmesg` there") from None
+        found.append((node, f"/dev/davinci{number(chip)}"))
+        why.append(nodes.strange(node, there.st_mode))
+        numbers.setdefault(there.st_rdev, []).append(node)
+    why += [*nodes.twins(numbers).values(), *(nodes.manager_trouble(family, settings.dev_root) for family in families)]
+    why = [text for text in why if text]
     if why:
         raise Refused(f"{why[0]}; see `npu-agent discover` on this node")
-    return list(found.items())
+    return found
 
 
 def described(chips, settings):
