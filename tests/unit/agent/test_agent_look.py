@@ -149,7 +149,9 @@ def test_a_hang_shows_at_its_chip_alone(world):
     looker = one.looker()
     looker.look()
     one.set({"chips.1.dcmi": {"get_device_errorcode_v2": "hang"}})
-    sight = looker.look()
+    looker.look()
+    until(lambda: looker.driver.hung() or looker.wait(1), what="a query that is late")
+    sight = one.told[-1]
     assert [chip["hung"] is not None and chip["hung"] >= 1 for chip in sight.chips] == [False, True, False, False]
     hung = sight.chips[1]
     assert (hung["health_code"], hung["error_codes"], hung["dropped"]) == (None, None, False) and "does not come back" in hung["error"]

@@ -87,8 +87,8 @@ def test_every_family_has_a_list(mounts):
 
 def test_many_containers_at_once_cost_one_look(mounts, tree, monkeypatch):
     (tree / "driver/lib64").mkdir(parents=True)
-    settings = SimpleNamespace(allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", cdi_mounts=f"{tree}/none", cdi_links="family",
-                               install_path=str(tree))
+    settings = SimpleNamespace(allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", cdi_mounts=f"{tree}/none",
+                               cdi_links="family", install_path=str(tree))
     looks, now, of = [], [100.0], mounts.of
     monkeypatch.setattr(mounts.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(mounts, "of", lambda *arguments: looks.append(arguments[1]) or of(*arguments))

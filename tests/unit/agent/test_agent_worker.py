@@ -87,6 +87,7 @@ def test_a_captive_of_the_image_before_is_waited_for(world):
     before.look()
     one.set({"chips.1.dcmi": {"get_device_health": "hang"}})
     before.look()
+    until(lambda: before.driver.hung() or before.wait(1), what="a query that is late")
     found, environ = captives.of(before), {}
     left = subprocess.Popen(["sleep", "600"])
     try:
@@ -198,4 +199,5 @@ def test_a_chip_that_has_not_answered_yet_is_as_it_was(world):
     assert (slow["health_code"], slow["hung"], slow["error"], slow["asked_at"]) == (0, None, None, before[2])
     one.set({"chips.2.dcmi": {}})
     until(lambda: looker.wait(1) or looker.news, what="its return")
+    until(lambda: looker.driver.hung() or looker.wait(1), what="a query that is late")
     assert [hung is not None for hung in column(looker.look(), "hung")] == [True, False, False]

@@ -3,8 +3,8 @@
 
 One worker process asks all chips in turn and says which one it is at. A chip whose query is not over in time keeps the very process that
 waits for it, as its captive, and nothing else is asked there; a new worker asks the rest. When the call comes back, the chip is asked with
-the others again. Once a chip was late, those behind it have less time each, so that many that hang are not waited for one after the other:
-who is late then counts as not answered yet, and as hanging after the full time. A captive that waits too long is killed; if it dies, one
+the others again. The others do not wait the full time for it: a chip that takes much longer than chips have taken, or comes after one
+that was late, counts as not answered yet, and as hanging after the full time. A captive that waits too long is killed; if it dies, one
 new one tries, and if it does not (a process that sleeps in the kernel cannot die), it stays the only one. A chip whose query has ended the
 worker several times is asked in a process of its own.
 """
@@ -18,7 +18,9 @@ from ._hardware._dcmi_client import load_faults
 from .oom import expendable
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
-HURRY_SECONDS, HURRY_SHARE = 0.5, 0.1  # for a chip after one that was late: at least so long, or this share of query_timeout
+HURRY_SECONDS, HURRY_SHARE = 0.5, 0.1  # for a chip until the others are asked without it: at least so long, or this share of query_timeout
+USUAL_TIMES = 5  # at least so many times what chips took
+USUAL_KEPT = 0.9  # of what they took, in the next answer
 SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
 EVENTS = 1000  # that are kept until a look takes them
 GATHER_SECONDS = 0.01  # before what the worker says is read
@@ -50,7 +52,7 @@ class Worker:
         self.fault: Optional[DcmiError] = None
         self.command, self.number = "start", 0
         self.place, self.since = None, clock()  # what it is at, and since when
-        self.hurry = False  # whether a chip has less time than usual
+        self.patience = float("inf")  # seconds for a chip, at most query_timeout
         self.dropped = False  # nobody waits for it; it was killed, and perhaps is not gone yet
         watch.add(child.output, self.take)
 
@@ -124,6 +126,7 @@ class Driver:
         self.subscribe, self.unsubscribed, self.subscribe_at = True, "not subscribed yet", float("inf")
         self.version: Any = None
         self.starts = 0
+        self.usual: dict = {}  # {command: seconds that a chip has taken at most, lately}
 
     def inherit(self, place, worker, since):
         """A captive of the image before: it was killed, and has not ended."""
@@ -135,10 +138,10 @@ class Driver:
     def ask(self, command):
         """Answer of all chips; DcmiError when the driver as a whole has none."""
         records, asked, errors = {}, {}, {}
-        hurry = False
+        late = False
         while True:
             worker = self.ready()
-            worker.hurry = hurry
+            worker.patience = self.patience(command, late)
             skip = [*self.apart, *errors]
             try:
                 self.collect(worker, command, records, asked, skip=skip)
@@ -148,7 +151,7 @@ class Driver:
                 if worker.place is None or worker.place in skip:
                     self.give_up(worker, command)
                 self.set_apart(worker)
-                hurry = True
+                late = True
             except Died as died:
                 self.worker = None
                 self.drop(worker)
@@ -158,9 +161,18 @@ class Driver:
                 self.crashed(command, worker.place)
         for one in list(self.apart.values()):
             if one.crashes:
-                hurry = self.ask_apart(one, command, (records, asked, errors), hurry) or hurry
+                late = self.ask_apart(one, command, (records, asked, errors), late) or late
         errors.update((place, SLOW) for place in self.slow())
         return Answer(records, asked, self.hung(), errors)
+
+    def patience(self, command, late):
+        """Seconds for a chip. late: another one was, a moment ago."""
+        if command not in self.usual and not late:
+            return float("inf")
+        return max(HURRY_SECONDS, HURRY_SHARE * self.settings.query_timeout, USUAL_TIMES * self.usual.get(command, 0.0))
+
+    def took(self, command, seconds):
+        self.usual[command] = max(seconds, USUAL_KEPT * self.usual.get(command, 0.0))
 
     def hung(self):
         """{place: seconds since the query began that has not come back}"""
@@ -264,7 +276,10 @@ class Driver:
     def collect(self, worker, command, records, asked, **more):
         """Add what the worker says of its chips."""
         starts = {}
-        for record in self.talk(worker, command, starts, **more):
+        told = self.talk(worker, command, starts, **more)
+        times = [*starts.values(), self.clock()]
+        self.took(command, max((end - begin for begin, end in zip(times, times[1:])), default=0.0))
+        for record in told:
             place = record["card_id"], record["device_id"]
             records[place], asked[place] = record, starts.get(place, worker.since)
             self.crashes.pop((command, place), None)
@@ -298,8 +313,8 @@ class Driver:
 
     def reply(self, worker, seconds):
         """The next message; Late when there is none so long after the last one."""
-        if worker.hurry and worker.place is not None and worker.place[1] is not None:
-            seconds = min(seconds, max(HURRY_SECONDS, HURRY_SHARE * seconds))
+        if worker.place is not None and worker.place[1] is not None:
+            seconds = min(seconds, worker.patience)
         last = False
         while not worker.messages:
             if worker.fault or worker.child.ended:
@@ -333,7 +348,7 @@ class Driver:
             one = self.apart[place] = Apart(place)
             one.crashes = True
 
-    def ask_apart(self, one, command, answer, hurry):
+    def ask_apart(self, one, command, answer, late):
         """Ask a chip in its own process. True when it was late."""
         records, asked, errors = answer
         if one.since is not None:
@@ -344,7 +359,7 @@ class Driver:
         try:
             if one.worker is None:
                 one.worker = self.open()
-            one.worker.hurry = hurry
+            one.worker.patience = self.patience(command, late)
             self.collect(one.worker, command, records, asked, only=[one.place])
         except Late:
             one.since = one.asked = one.worker.since
@@ -395,6 +410,8 @@ class Driver:
 
     def release(self, one):
         """Its call has come back, or its process is gone: the chip is asked with the others again."""
+        if not one.sure:
+            self.took(one.worker.command, self.clock() - one.since)  # a driver that is slow
         self.drop(one.worker)
         one.since = one.worker = None
         if not one.crashes:

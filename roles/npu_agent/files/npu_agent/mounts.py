@@ -136,15 +136,15 @@ def existing(lines, links):
         if not plain:
             problems.append(f"{line!r} of the list is no plain absolute path")
             continue
-        for path in sorted(glob.glob(line)) if pattern else [line]:
+        for written in sorted(glob.glob(line)) if pattern else [line]:
             try:
-                kind = os.lstat(path).st_mode
+                kind = os.lstat(written).st_mode
                 link = stat.S_ISLNK(kind)
                 if link:
-                    kind = os.stat(path).st_mode
+                    kind = os.stat(written).st_mode
             except (OSError, ValueError):
                 continue
-            path = os.path.normpath(path)
+            path = os.path.normpath(written)
             if link and not links:
                 problems.append(f"{path} is a symbolic link and is left out; `cdi_links: allow` takes such ones in")
             elif not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
