@@ -89,15 +89,24 @@ def test_yaml_without_quotes(faults, tmp_path):
 def test_rules_of_a_file_stand_in_place_of_those_built_in(faults, tmp_path):
     rule = {"EventId": ["0x80e01801", "81078603"], "TimeWindow": 60, "Times": 1, "FaultHandling": "SeparateNPU", "ReleaseTimeWindow": 600}
     other = {"EventId": ["12345678"], "TimeWindow": 864000, "Times": 100, "FaultHandling": "ManuallySeparateNPU", "ReleaseTimeWindow": 0}
-    file = {"FaultFrequency": [rule, other], "GraceTolerance": {"WaitDeviceResetTime": 150}, "FaultDuration": []}
+    file = {"FaultFrequency": [rule, other], "GraceTolerance": {"WaitDeviceResetTime": 150}}
     levels = faults.load(write(tmp_path, file))
     assert levels.rules == {
         "80E01801": faults.Rule("SeparateNPU", 60, 1, 600), "81078603": faults.Rule("SeparateNPU", 60, 1, 600),
         "12345678": faults.Rule("ManuallySeparateNPU", 864000, 100, None),
     }
     assert levels.levels == faults.load().levels
-    assert [note.split(": ", 1)[1].split(" is not used")[0] for note in levels.notes] == ["GraceTolerance", "FaultDuration"]
+    assert [note.split(": ", 1)[1].split(" is not used")[0] for note in levels.notes] == ["GraceTolerance"]
+    assert levels.lasting == faults.load().lasting == {"81078603": faults.Lasting("PreSeparateNPU", 20, 60)}
     assert faults.load(write(tmp_path, {"FaultFrequency": []})).rules == {}
+
+
+def test_rules_of_what_lasts(faults, tmp_path):
+    rule = {"EventId": ["0x81078603", "80e01801"], "FaultTimeout": 0, "RecoverTimeout": 86400, "FaultHandling": "SubHealthFault"}
+    levels = faults.load(write(tmp_path, {"FaultDuration": [rule]}))
+    assert levels.lasting == dict.fromkeys(("81078603", "80E01801"), faults.Lasting("SubHealthFault", 0, 86400))
+    assert levels.rules == faults.load().rules and levels.notes == []
+    assert faults.load(write(tmp_path, {"FaultDuration": []})).lasting == {}
 
 
 def test_an_empty_file_changes_nothing(faults, tmp_path):
@@ -111,6 +120,13 @@ GOOD_RULE = {"EventId": ["80E01801"], "TimeWindow": 60, "Times": 2, "FaultHandli
 
 def rule(**changes):
     return {"FaultFrequency": [{key: value for key, value in {**GOOD_RULE, **changes}.items() if value is not None}]}
+
+
+GOOD_LASTING = {"EventId": ["80E01801"], "FaultTimeout": 20, "RecoverTimeout": 60, "FaultHandling": "PreSeparateNPU"}
+
+
+def lasting(**changes):
+    return {"FaultDuration": [{key: value for key, value in {**GOOD_LASTING, **changes}.items() if value is not None}]}
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -146,6 +162,12 @@ def rule(**changes):
     (rule(FaultHandling="SeparateNPU"), "FaultHandling is SeparateNPU, so ReleaseTimeWindow must be given"),
     (rule(ReleaseTimeWindow=59), "ReleaseTimeWindow is '59'; allowed: a whole number from 60 to 4294967296"),
     (rule(Limit=1), "a rule of FaultFrequency has no key 'Limit'"),
+    (lasting(FaultTimeout=None), "FaultTimeout is nothing; allowed: a whole number from 0 to 600"),
+    (lasting(FaultTimeout=601), "FaultTimeout is '601'"),
+    (lasting(RecoverTimeout=-1), "RecoverTimeout is '-1'; allowed: a whole number from 0 to 86400"),
+    (lasting(FaultHandling="ManuallySeparateNPU"), "FaultHandling is 'ManuallySeparateNPU'; allowed: NotHandleFault, "),
+    (lasting(EventId=["80E01801", "80e01801"]), "EventId: 80E01801 has a rule already"),
+    (lasting(Times=1), "a rule of FaultDuration has no key 'Times'; allowed: EventId, FaultHandling, FaultTimeout, RecoverTimeout"),
 ])
 def test_bad_file(faults, tmp_path, content, words):
     file = write(tmp_path, content)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The health rule: what fault events do, and codes that come too often."""
+"""The health rule: what fault events do, and codes that come too often or last too long."""
 
+import functools
 
 import pytest
-from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, event, ill, silent, well
+from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, Life, event, ill, silent, well
 
 # --- events
 
@@ -145,8 +146,14 @@ def test_a_poll_and_an_event_of_one_occurrence_count_once(life):
     assert chip.see(201, well()).review is None
 
 
-def test_a_separated_chip_is_released_by_time(life):
-    chip = life(flap_count=0)
+@pytest.fixture
+def brief(agent, levels):
+    """life() with an operator's `FaultDuration: []`: a link that was down for a moment counts."""
+    return functools.partial(Life, agent, agent.faults.Levels(levels.levels, levels.rules))
+
+
+def test_a_separated_chip_is_released_by_time(brief):
+    chip = brief(flap_count=0)
     chip.see(0, well())
     for now in range(0, 500, 100):
         assert chip.told.healthy  # the code by itself is harmless
@@ -165,13 +172,101 @@ def test_a_separated_chip_is_released_by_time(life):
     assert chip.wait(3 * DAY + 11).healthy
 
 
-def test_a_separated_chip_is_not_released_while_the_code_stands(life):
-    chip = life(flap_count=0, degraded_seconds=0)
+def test_a_separated_chip_is_not_released_while_the_code_stands(brief):
+    chip = brief(flap_count=0, degraded_seconds=0)
     for now in range(0, 500, 100):
         chip.see(now, well(error_codes=[LINK]))
         chip.see(now + 1, well(error_codes=[LINK] if now == 400 else []))
     chip.see(900, well(error_codes=[LINK]))
     assert chip.see(1000, well()).review == 900 + 2 * DAY
+
+
+@pytest.fixture
+def lasts(agent, levels):
+    """life() with the rules of a link that is down for another code."""
+    rules = {kind: {NOT_HANDLE: found[LINK]} for kind, found in (("rules", levels.rules), ("lasting", levels.lasting))}
+    return functools.partial(Life, agent, agent.faults.Levels(levels.levels, **rules))
+
+
+@pytest.fixture
+def linked(lasts):
+    """A chip that has been looked at, without a hold-down of its own."""
+    chip = lasts(flap_count=0, degraded_seconds=0, recovery_seconds=0)
+    chip.see(0, well())
+    return chip
+
+
+def test_a_code_that_lasts_gets_another_level(linked):
+    assert linked.see(100, well(error_codes=[NOT_HANDLE])).healthy and linked.told.review == pytest.approx(120.01)
+    assert linked.wait(120).healthy
+    told = linked.wait(120.01)
+    assert not told.healthy and "PreSeparateNPU" in told.reason and "stood for more than 20 s" in told.reason and told.review is None
+    assert linked.see(300, well()).review == pytest.approx(360.01)
+    assert not linked.see(360, well()).healthy and linked.see(360.02, well()).healthy and linked.told.review is None
+
+
+def test_one_that_comes_and_goes_does_not(linked):
+    for start in range(100, 400, 30):
+        linked.see(start, well(error_codes=[NOT_HANDLE]))
+        assert linked.see(start + 19, well(error_codes=[NOT_HANDLE])).healthy
+        assert linked.see(start + 20, well()).healthy
+
+
+def test_one_that_comes_back_too_soon_begins_its_absence_anew(linked):
+    linked.see(100, well(error_codes=[NOT_HANDLE]))
+    linked.wait(121)
+    linked.see(130, well())
+    assert not linked.see(180, well(error_codes=[NOT_HANDLE])).healthy
+    assert not linked.see(181, well()).healthy and linked.told.review == pytest.approx(241.01)
+    assert linked.see(242, well()).healthy
+    # The next time it has to last again.
+    assert linked.see(300, well(error_codes=[NOT_HANDLE])).healthy and not linked.wait(321).healthy
+
+
+def test_one_that_is_there_at_the_first_look_counts_as_having_lasted(lasts):
+    """Nobody knows since when; to offer such a chip for a moment after each start would be worse than to wait."""
+    chip = lasts(recovery_seconds=0)
+    assert not chip.see(0, well(error_codes=[NOT_HANDLE])).healthy
+    chip.see(1, well())
+    assert not chip.see(61, well()).healthy and chip.see(61.02, well()).healthy
+
+
+def test_events_begin_it_too(linked):
+    linked.see(100, well(), event(NOT_HANDLE))
+    assert linked.told.healthy and not linked.wait(120.02).healthy
+    linked.see(130, well(), event(NOT_HANDLE, "recover"))  # an answer that was asked for after that is without it
+    assert linked.see(131, well()).review == pytest.approx(190.01, abs=1.1)
+
+
+def test_it_comes_for_its_rule_when_it_has_lasted(linked):
+    """Five times in a day, then away for two days."""
+    for start in range(0, 1000, 50):
+        linked.see(start, well(error_codes=[NOT_HANDLE]))
+        assert linked.see(start + 10, well()).healthy
+    for start in range(1000, 1500, 100):
+        linked.see(start, well(error_codes=[NOT_HANDLE]))
+        linked.wait(start + 21)
+        linked.see(start + 22, well())
+        assert linked.see(start + 90, well()).healthy is (start < 1400)
+    assert "it came 5 times" in linked.told.reason and linked.told.review == 1421 + 2 * DAY
+
+
+def test_a_rule_that_is_taken_out_of_the_file_counts_no_more(agent, linked):
+    linked.see(100, well(error_codes=[NOT_HANDLE]))
+    assert not linked.wait(121).healthy
+    linked.health = agent.health.Health(linked.health.settings, agent.faults.Levels({NOT_HANDLE: "NotHandleFault"}), linked.health.memory)
+    assert linked.see(122, well(error_codes=[NOT_HANDLE])).healthy
+
+
+def test_a_link_that_stays_down_degrades(life):
+    """Chips of a server whose network ports have no cable still do work. The chip is chosen last."""
+    chip = life(flap_count=0)
+    chip.see(0, well())
+    assert chip.see(100, well(error_codes=[LINK])).rank == 0
+    told = chip.wait(121)
+    assert told.healthy and told.rank == 2 and told.degraded == (f"fault code {LINK}: SubHealthFault",)
+    chip.see(130, well())
+    assert chip.wait(189).rank == 2 and chip.wait(191).rank == 0 and chip.told.healthy
 
 
 def test_other_rules_release(agent, life):

@@ -62,7 +62,10 @@ def test_a_code_that_came_too_often_keeps_the_chip_out_over_a_restart(life):
 def test_release_by_time_goes_on_over_a_restart(life):
     """The newest time at which the code was there counts, not that at which the file was written first."""
     agent = life()
-    agent.separate(LINK, 5)
+    for start in range(0, 500, 100):  # a link counts as down when it has been so for 20 s, and a minute later as up
+        agent.see(start, LINK)
+        agent.see(start + 21, LINK)
+        agent.see(start + 22)
     agent.see(DAY, LINK)
     agent.see(DAY + 1)
     agent = life()

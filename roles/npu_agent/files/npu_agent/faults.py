@@ -2,8 +2,8 @@
 """Levels of the driver's fault codes: what a code means for the work on a chip.
 
 fault_codes.json holds the vendor's own levels. An operator's file (setting `fault_file`) has the form of the vendor's faultCode.json, as
-JSON or YAML: a code that it names leaves the level it has here. It may have `FaultFrequency` as in the vendor's faultCustomization.json,
-too; its rules then stand in place of all those that are built in.
+JSON or YAML: a code that it names leaves the level it has here. It may have `FaultFrequency` and `FaultDuration` as in the vendor's
+faultCustomization.json, too; the rules of each then stand in place of all those of its kind that are built in.
 
 A code is a hexadecimal number for the vendor as well (020001002 of its file is the driver's 20001002), so codes are compared as numbers
 and written with at least 8 digits, in capitals.
@@ -38,19 +38,22 @@ MEANING = {
 # The vendor reads lists of network codes apart from the others; a code has one level all the same.
 LISTS = {f"{word}Codes": word for word in ORDER[:-1]}
 LISTS.update((f"{word}NetworkCodes", word) for word in ("NotHandleFault", "SubHealthFault", "PreSeparateNPU", "SeparateNPU"))
-FREQUENCY = "FaultFrequency"
-RULE_NUMBERS = {"TimeWindow": (60, 864000), "Times": (1, 100), "ReleaseTimeWindow": (60, 2 ** 32)}  # the vendor's limits
-RULE_KEYS = ("EventId", "FaultHandling", *RULE_NUMBERS)
-UNUSED = {
-    "GraceTolerance": "npu-agent resets no chip",
-    "FaultDuration": "npu-agent does not wait before it believes a fault",
+FREQUENCY, DURATION = "FaultFrequency", "FaultDuration"
+# The vendor's limits, of the numbers that a rule of each kind has.
+RULE_NUMBERS = {
+    FREQUENCY: {"TimeWindow": (60, 864000), "Times": (1, 100), "ReleaseTimeWindow": (60, 2 ** 32)},
+    DURATION: {"FaultTimeout": (0, 600), "RecoverTimeout": (0, 86400)},
 }
+UNUSED = {"GraceTolerance": "npu-agent resets no chip"}
 CODE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{8,9})")
 CODE_FORM = "8 or 9 hexadecimal digits such as 80E01801"
 
 # So many occurrences of a code within `window` seconds give it this level, until it has been away for `release` seconds
 # (None: until somebody has removed the file of health_file.py and started the agent anew).
 Rule = namedtuple("Rule", "level window times release")
+# A code that stands longer than `timeout` seconds has this level from then on, until it has been away for longer than `recover` seconds.
+# For its Rule it has come then, and not before (the vendor's source).
+Lasting = namedtuple("Lasting", "level timeout recover")
 
 
 class FaultFileError(ConfigError):
@@ -58,10 +61,11 @@ class FaultFileError(ConfigError):
 
 
 class Levels:
-    """The level of each known code, the rules for those that come again and again, and `notes`: what of the file is not used."""
+    """The level of each known code, the rules for those that come again and again, those for what lasts, and `notes`: what of the file is
+    not used."""
 
-    def __init__(self, levels, rules=None, notes=()):
-        self.levels, self.rules, self.notes = dict(levels), dict(rules or {}), list(notes)
+    def __init__(self, levels, rules=None, notes=(), lasting=None):
+        self.levels, self.rules, self.notes, self.lasting = dict(levels), dict(rules or {}), list(notes), dict(lasting or {})
 
     def of(self, code):
         """The level word of a code (8 digits or more, capitals), None when nobody knows it."""
@@ -87,19 +91,20 @@ def load(path=""):
     rules = {
         code: Rule(rule["level"], rule["window"], rule["times"], rule["release"]) for rule in data["frequency"] for code in rule["codes"]
     }
+    lasting = {code: Lasting(rule["level"], rule["timeout"], rule["recover"]) for rule in data["duration"] for code in rule["codes"]}
     if not path:
-        return Levels(levels, rules)
+        return Levels(levels, rules, lasting=lasting)
     given = Reader(path)
     levels.update(given.levels)
-    return Levels(levels, rules if given.rules is None else given.rules, given.notes)
+    return Levels(levels, given.rules.get(FREQUENCY, rules), given.notes, given.rules.get(DURATION, lasting))
 
 
 class Reader:
-    """An operator's file: `levels` {code: level}, `rules` {code: Rule} or None, `notes`."""
+    """An operator's file: `levels` {code: level}, `rules` {FREQUENCY: {code: Rule}, DURATION: {code: Lasting}}, `notes`."""
 
     def __init__(self, path):
         self.path, self.faults = path, []
-        self.levels, self.rules, self.notes = {}, None, []
+        self.levels, self.rules, self.notes = {}, {}, []
         top = self.compose()
         if top is not None:
             self.read(top)
@@ -128,42 +133,41 @@ class Reader:
         self.faults.append(f"{self.path} line {node.start_mark.line + 1}: {text}")
 
     def read(self, top):
-        for key, node in self.entries(top, "the file", (*LISTS, FREQUENCY, *UNUSED)):
+        for key, node in self.entries(top, "the file", (*LISTS, *RULE_NUMBERS, *UNUSED)):
             if key in LISTS:
                 for code in self.codes(node, key):
                     self.levels[code] = worse(self.levels.get(code), LISTS[key])
-            elif key == FREQUENCY:
-                self.rules = self.read_rules(node)
+            elif key in RULE_NUMBERS:
+                self.rules[key] = self.read_rules(node, key)
             else:
                 self.notes.append(f"{self.path}: {key} is not used: {UNUSED[key]}")
 
-    def read_rules(self, node):
+    def read_rules(self, node, kind):
         rules = {}
-        for item in self.items(node, FREQUENCY):
-            found = dict(self.entries(item, f"a rule of {FREQUENCY}", RULE_KEYS))
-            numbers = {key: self.whole(found.get(key), key, item) for key in RULE_NUMBERS}
-            level = self.level(found.get("FaultHandling"), numbers["ReleaseTimeWindow"], item)
+        for item in self.items(node, kind):
+            found = dict(self.entries(item, f"a rule of {kind}", ("EventId", "FaultHandling", *RULE_NUMBERS[kind])))
+            numbers = [self.whole(found.get(key), key, limits, item) for key, limits in RULE_NUMBERS[kind].items()]
+            rule = (Rule if kind == FREQUENCY else Lasting)(self.level(found.get("FaultHandling"), kind, numbers[-1], item), *numbers)
             codes = self.codes(found["EventId"], "EventId") if "EventId" in found else []
             if not codes:
                 self.fault(item, "EventId names no code; allowed: a list of codes")
             for code in codes:
                 if code in rules:
                     self.fault(item, f"EventId: {code} has a rule already")
-                rules[code] = Rule(level, numbers["TimeWindow"], numbers["Times"], numbers["ReleaseTimeWindow"])
+                rules[code] = rule
         return rules
 
-    def level(self, node, release, item):
-        word = getattr(node, "value", None)
-        if word not in ORDER:
-            self.fault(node or item, f"FaultHandling is {shown(word)}; allowed: {', '.join(ORDER)}")
-        elif word != ORDER[-1] and release is None:
+    def level(self, node, kind, release, item):
+        word, allowed = getattr(node, "value", None), ORDER if kind == FREQUENCY else ORDER[:-1]
+        if word not in allowed:
+            self.fault(node or item, f"FaultHandling is {shown(word)}; allowed: {', '.join(allowed)}")
+        elif kind == FREQUENCY and word != ORDER[-1] and release is None:
             # The vendor refuses this as well: only what is separated by hand is released by hand.
             self.fault(item, f"FaultHandling is {word}, so ReleaseTimeWindow must be given")
         return word
 
-    def whole(self, node, key, item):
-        low, high = RULE_NUMBERS[key]
-        value = getattr(node, "value", None)
+    def whole(self, node, key, limits, item):
+        (low, high), value = limits, getattr(node, "value", None)
         if key == "ReleaseTimeWindow" and (node is None or value == "0"):
             return None
         if not isinstance(value, str) or not re.fullmatch("[0-9]{1,12}", value) or not low <= int(value) <= high:

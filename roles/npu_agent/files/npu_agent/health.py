@@ -169,9 +169,9 @@ class Health:
             past.fault, past.fault_asked = past.reason, past.standing.asked
         else:
             due = self.well(past, found.reason, now)
-        flapped = LINK_DOWN in came and past.standing.flapped(LINK_DOWN, now, self.settings.degraded_seconds)
+        flapped = LINK_DOWN in came and past.standing.flapped(now, self.settings.degraded_seconds)
         signs = past.signs.judge(record, codes, news, now, flapped=flapped, pressure=pressure, settings=self.settings)
-        reviews = [due, past.good_until if past.told else None, signs.review, *past.standing.releases(self.levels)]
+        reviews = [due, past.good_until if past.told else None, signs.review, *past.standing.reviews(self.levels)]
         review = min((time for time in reviews if time is not None), default=None)
         return Verdict(past.told, past.reason, signs.rank, signs.texts, review)
 

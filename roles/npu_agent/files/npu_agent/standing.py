@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which fault codes stand on a chip, from what was polled and what events told, and which of them have come too often."""
+"""Which fault codes stand on a chip, from what was polled and what events told, and which of them have come too often or last too long."""
 
 from collections import namedtuple
 
 from . import faults
 
-LINK_DOWN = "81078603"  # the vendor counts this one as a link that is down
+# The vendor counts this one as a link that is down: a fault of the network. Its plugin tells its scheduler, and goes on offering the chip,
+# also with the rule by which it "pre-separates" one whose link stays down: a job on one server needs no link.
+LINK_DOWN = "81078603"
 
 # level: word or None for a code that nobody knows; severity: 0 to 3 as an event told it, None for one that was only polled;
-# often: why it has a worse level than usual.
+# often: why it has a worse level than its code.
 Fault = namedtuple("Fault", "level severity often", defaults=(None, ""))
 NEVER = float("-inf")
+SOON = 0.01  # seconds: later than
 
 
 class Standing:
@@ -23,13 +26,18 @@ class Standing:
     def __init__(self):
         self.codes = {}  # code: (whether it stands, time of its newest event, severity)
         self.times = {}  # code: times at which it came, of codes that are counted
+        self.downs = []  # times at which the link went down
         self.separated = {}  # code: when it was there last, of codes that came too often
+        self.since = {}  # code: since when it stands, of codes that have a rule for what lasts
+        self.lasting = {}  # code: since when it is away, or when it was looked at last, of codes that have stood too long
         self.polled = None  # the record that was taken last, and when it was asked for
         self.asked = NEVER
 
     def take(self, record, events, now, levels):
         """The events of a chip and its record. Returns ({code: Fault} that events told, [codes that came]) of this time."""
-        told, came = {}, []
+        told, came, before = {}, [], set(self.codes)
+        for code in [code for code in self.lasting if self.recovered(code, levels) < now]:
+            del self.lasting[code]
         for event in events:
             code, kind, at = event["code"], event["assertion"], event.get("at", now)
             stands, _at, severity = self.codes.get(code, (False, NEVER, None))
@@ -42,13 +50,22 @@ class Standing:
                 self.codes[code] = (True, at, severity)
             elif kind == "recover" and code in self.codes:
                 self.codes[code] = (False, at, severity)
+        first = self.polled is None
         self.poll(record, now, came)
-        for code in came:
+        self.downs = (self.downs + [now for code in came if code == LINK_DOWN])[-2:]
+        for code in [code for code in came if code not in levels.lasting] + self.last(now, levels, first):
             self.count(code, now, levels)
-        for code in self.separated:
-            if code in self.codes:
-                self.separated[code] = now
+        self.separated.update((code, now) for code in self.separated if code in self.codes)
+        self.lasting.update((code, now) for code in self.lasting if code in self.codes or code in before)
         return told, came
+
+    def last(self, now, levels, first):
+        """The codes that have stood too long from now on. first: nobody knows since when those stand that are there now, so they count as
+        having done so."""
+        self.since = {code: self.since.get(code, NEVER if first else now) for code in self.codes if code in levels.lasting}
+        found = [code for code, since in self.since.items() if now - since > levels.lasting[code].timeout and code not in self.lasting]
+        self.lasting.update((code, now) for code in found)
+        return found
 
     def poll(self, record, now, came):
         if record is not self.polled:  # the same record again is no newer answer
@@ -68,22 +85,24 @@ class Standing:
 
     def count(self, code, now, levels):
         rule = levels.rule(code)
-        if rule is None and code != LINK_DOWN:
+        if rule is None:
             return
-        times = self.times.setdefault(code, [])
-        times.append(now)
-        del times[: -max(2, rule.times if rule else 0)]
-        if rule and len(times) >= rule.times and now - times[-rule.times] <= rule.window:
+        times = self.times[code] = [*self.times.get(code, ()), now][-rule.times:]
+        if len(times) == rule.times and now - times[0] <= rule.window:
             self.separated[code] = now
 
-    def flapped(self, code, now, seconds):
-        """Whether a counted code has come twice within so many seconds."""
-        times = self.times.get(code, ())
-        return len(times) > 1 and now - times[-2] <= seconds
+    def flapped(self, now, seconds):
+        """Whether the link went down twice within so many seconds."""
+        return len(self.downs) > 1 and now - self.downs[0] <= seconds
 
     def faults(self, now, levels, path=""):
         """{code: Fault} of all that stands, a code that came too often with the level of its rule. path: of the file that keeps those."""
         found = {code: Fault(levels.of(code), severity) for code, (_stands, _time, severity) in self.codes.items()}
+        for code in self.lasting:
+            rule = levels.lasting[code]
+            level = min(rule.level, "SubHealthFault", key=faults.rank) if code == LINK_DOWN else rule.level
+            often = f" (it stood for more than {rule.timeout} s; this ends when it has been away for {rule.recover} s)"
+            found[code] = Fault(faults.worse(level, levels.of(code)), None, often)
         for code in list(self.separated):
             rule, end = levels.rule(code), self.release(code, levels)
             if rule is None or (end is not None and now >= end):
@@ -102,6 +121,15 @@ class Standing:
             return None
         return self.separated[code] + rule.release
 
-    def releases(self, levels):
+    def recovered(self, code, levels):
+        """When a code that has stood too long is so no more; infinite while it stands."""
+        if code not in levels.lasting:
+            return NEVER  # the rule was taken out of the file
+        return float("inf") if code in self.codes else self.lasting[code] + levels.lasting[code].recover
+
+    def reviews(self, levels):
+        """When time alone may change what stands."""
         ends = [self.release(code, levels) for code in self.separated]
+        ends += [self.recovered(code, levels) + SOON for code in self.lasting if code not in self.codes]
+        ends += [since + levels.lasting[code].timeout + SOON for code, since in self.since.items() if code not in self.lasting]
         return [end for end in ends if end is not None]
