@@ -24,18 +24,20 @@ class PodApi(_kube.Api):
 
     def __init__(self, configuration, timeout, namespace):
         super().__init__(configuration, timeout)
-        self._core, self._space = _kube.client.CoreV1Api(self.client), namespace
+        self._space = namespace
+
+    def _send(self, method, timeout, path, name=None, **more):
+        names = {"space": self._space, **({"name": name} if name else {})}
+        return self.send(method, "/api/v1/namespaces/{space}/" + path, timeout, names=names, **more)
 
     def create(self, body):
         """Make it."""
-        return self.call(POD, "create", body["metadata"]["name"], lambda timeout: self._core.create_namespaced_pod(
-            self._space, body, _preload_content=False, _request_timeout=timeout))
+        return self.call(POD, "create", body["metadata"]["name"], lambda timeout: self._send("POST", timeout, "pods", body=body))
 
     def get(self, name):
         """Return it, None when there is none."""
         try:
-            return self.call(POD, "get", name, lambda timeout: self._core.read_namespaced_pod(
-                name, self._space, _preload_content=False, _request_timeout=short(timeout)))
+            return self.call(POD, "get", name, lambda timeout: self._send("GET", short(timeout), "pods/{name}", name))
         except FleetError as error:
             if error.code == POD.not_found:
                 return None
@@ -43,16 +45,15 @@ class PodApi(_kube.Api):
 
     def matching(self, selector):
         """The pods that a label selector matches."""
-        page = self.call(POD, "list", None, lambda timeout: self._core.list_namespaced_pod(
-            self._space, label_selector=selector, _preload_content=False, _request_timeout=short(timeout)), ("PodList",))
+        page = self.call(POD, "list", None, lambda timeout: self._send(
+            "GET", short(timeout), "pods", query={"labelSelector": selector}), ("PodList",))
         return page.get("items") or []
 
     def delete(self, name):
         """Delete it at once; it is no error when it is gone."""
-        options = _kube.client.V1DeleteOptions(grace_period_seconds=0)
         try:
-            self.call(POD, "delete", name, lambda timeout: self._core.delete_namespaced_pod(
-                name, self._space, body=options, _preload_content=False, _request_timeout=timeout), ("Status", POD.name))
+            self.call(POD, "delete", name, lambda timeout: self._send(
+                "DELETE", timeout, "pods/{name}", name, body={"gracePeriodSeconds": 0}), ("Status", POD.name))
         except FleetError as error:
             if error.code != POD.not_found:
                 raise
@@ -60,9 +61,8 @@ class PodApi(_kube.Api):
     def events(self, name):
         """A pod's events; none where the user may not read them, because they only add words."""
         try:
-            page = self.call(EVENTS, "list", None, lambda timeout: self._core.list_namespaced_event(
-                self._space, field_selector="involvedObject.name=%s" % name, _preload_content=False, _request_timeout=timeout),
-                ("EventList",))
+            page = self.call(EVENTS, "list", None, lambda timeout: self._send(
+                "GET", timeout, "events", query={"fieldSelector": "involvedObject.name=%s" % name}), ("EventList",))
         except FleetError:
             return []
         return [one for one in page.get("items") or [] if (one.get("involvedObject") or {}).get("name") == name]

@@ -16,6 +16,7 @@ from ansible.module_utils.basic import missing_required_lib
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube_node
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError, fail
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._api_request import send
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._token import keep_keys_tidy
 
 IMPORT_ERROR = None
@@ -173,6 +174,10 @@ class Api:
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    def send(self, method, path, timeout, **more):
+        """One request, for call(); see _api_request.py."""
+        return send(self.client, method, path, ApiException, timeout=timeout, **more)
+
     def _answer(self, response, *asked):
         kind, verb, name, answers = asked
         try:
@@ -228,18 +233,15 @@ def _what(kind, name):
 class NodeApi(Api):
     """get and patch of Nodes."""
 
-    def __init__(self, configuration, timeout):
-        super().__init__(configuration, timeout)
-        self._nodes = client.CoreV1Api(self.client)
+    PATH = "/api/v1/nodes/{name}"
 
     def get(self, name):
         """Return the Node as the server has it."""
-        return self.call(NODE, "get", name, lambda timeout: self._nodes.read_node(name, _preload_content=False, _request_timeout=timeout))
+        return self.call(NODE, "get", name, lambda timeout: self.send("GET", self.PATH, timeout, names={"name": name}))
 
     def patch(self, name, body):
-        """Send a strategic merge patch (what the client chooses for a mapping); return the Node as it is afterwards."""
-        return self.call(NODE, "patch", name, lambda timeout: self._nodes.patch_node(
-            name, body, _preload_content=False, _request_timeout=timeout))
+        """Send a strategic merge patch; return the Node as it is afterwards."""
+        return self.call(NODE, "patch", name, lambda timeout: self.send("PATCH", self.PATH, timeout, names={"name": name}, body=body))
 
 
 def ensure(api, name, want, check_mode=False):

@@ -22,16 +22,16 @@ _PAGE = 500
 class ClassApi(_kube.Api):
     """One RuntimeClass, and who uses it. Errors are FleetError."""
 
-    def __init__(self, configuration, timeout):
-        super().__init__(configuration, timeout)
-        self._classes = _kube.client.NodeV1Api(self.client)
-        self._core = _kube.client.CoreV1Api(self.client)
+    PATH = "/apis/node.k8s.io/v1/runtimeclasses"
+
+    def _one(self, verb, method, name, body=None, answers=None):
+        return self.call(CLASS, verb, name, lambda timeout: self.send(
+            method, self.PATH + "/{name}", timeout, names={"name": name}, body=body), answers)
 
     def get(self, name):
         """Return it as the server has it, None when there is none."""
         try:
-            return self.call(CLASS, "get", name, lambda timeout: self._classes.read_runtime_class(
-                name, _preload_content=False, _request_timeout=timeout))
+            return self._one("get", "GET", name)
         except FleetError as error:
             if error.code == CLASS.not_found:
                 return None
@@ -39,21 +39,17 @@ class ClassApi(_kube.Api):
 
     def create(self, name, body):
         """Make it. kube_conflict when somebody else just did."""
-        return self.call(CLASS, "create", name, lambda timeout: self._classes.create_runtime_class(
-            body, _preload_content=False, _request_timeout=timeout))
+        return self.call(CLASS, "create", name, lambda timeout: self.send("POST", self.PATH, timeout, body=body))
 
     def update(self, name, body):
         """Put it; the server compares the version in body with what it has now. kube_conflict when another was faster."""
-        return self.call(CLASS, "update", name, lambda timeout: self._classes.replace_runtime_class(
-            name, body, _preload_content=False, _request_timeout=timeout))
+        return self._one("update", "PUT", name, body)
 
     def delete(self, name, found):
         """Delete exactly the object that was read. kube_conflict when it was changed since."""
-        read = _kube.client.V1Preconditions(uid=found["metadata"]["uid"], resource_version=found["metadata"]["resourceVersion"])
-        options = _kube.client.V1DeleteOptions(preconditions=read)
+        read = {"uid": found["metadata"]["uid"], "resourceVersion": found["metadata"]["resourceVersion"]}
         try:
-            self.call(CLASS, "delete", name, lambda timeout: self._classes.delete_runtime_class(
-                name, body=options, _preload_content=False, _request_timeout=timeout), ("Status", CLASS.name))
+            self._one("delete", "DELETE", name, {"preconditions": read}, ("Status", CLASS.name))
         except FleetError as error:
             if error.code != CLASS.not_found:
                 raise
@@ -62,9 +58,9 @@ class ClassApi(_kube.Api):
         """Return the pods that use it. The API cannot search for it, so all pods are read, in pages."""
         found, token = [], None
         while True:
-            more = {"_continue": token} if token else {}
-            page = self.call(PODS, "list", None, lambda timeout, more=more: self._core.list_pod_for_all_namespaces(
-                limit=_PAGE, _preload_content=False, _request_timeout=timeout, **more), ("PodList",))
+            query = {"limit": _PAGE, **({"continue": token} if token else {})}
+            page = self.call(PODS, "list", None, lambda timeout, query=query: self.send(
+                "GET", "/api/v1/pods", timeout, query=query), ("PodList",))
             found += _kube_class.users(page.get("items") or [], name)
             token = (page.get("metadata") or {}).get("continue")
             if not token:
@@ -72,8 +68,8 @@ class ClassApi(_kube.Api):
 
     def nodes(self, selector):
         """Return the names of the Nodes that a label selector matches."""
-        page = self.call(NODES, "list", None, lambda timeout: self._core.list_node(
-            label_selector=selector, _preload_content=False, _request_timeout=timeout), ("NodeList",))
+        page = self.call(NODES, "list", None, lambda timeout: self.send(
+            "GET", "/api/v1/nodes", timeout, query={"labelSelector": selector}), ("NodeList",))
         return sorted(node["metadata"]["name"] for node in page.get("items") or [])
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The client side against the stand-in, through the real kubernetes package."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -41,6 +44,20 @@ def test_labels_come_change_and_go_and_foreign_keys_stay(api, kubeconfig):
     assert labels["rack"] == "r7"
     assert "npu.fleet/family" not in labels
     assert api.store.get("node-01")["metadata"]["annotations"] == {"npu.fleet/release": "a2 25.5.0"}
+
+
+def test_no_class_of_an_object_is_loaded(kubeconfig):
+    """With those of a Node a module takes twice the time of a processor; a play runs some of these modules for each of its hosts."""
+    code = ("import sys\n"
+            "from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_class_api, _kube_node\n"
+            "configuration = _kube.load_configuration(sys.argv[1], None)\n"
+            "wish = _kube_node.wanted({'state': 'present', 'labels': {'npu.fleet/family': 'a2'}})\n"
+            "assert _kube.ensure(_kube.NodeApi(configuration, 20), 'node-01', wish)['changed']\n"
+            "assert _kube_class_api.ClassApi(configuration, 20).nodes('rack') == ['node-01']\n"
+            "print([name for name in sys.modules if name.startswith('kubernetes.client.models.')])\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code, kubeconfig], capture_output=True, text=True, env=environment, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 def test_check_mode_leaves_the_server_alone(api, kubeconfig):

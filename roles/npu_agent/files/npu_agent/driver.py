@@ -16,11 +16,9 @@ from typing import Any, Optional
 from ._hardware._dcmi_child import Child, DcmiError
 from ._hardware._dcmi_client import load_faults
 from .oom import expendable
+from .pace import Pace
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
-HURRY_SECONDS, HURRY_SHARE = 0.5, 0.1  # for a chip until the others are asked without it: at least so long, or this share of query_timeout
-USUAL_TIMES = 5  # at least so many times what chips took
-USUAL_KEPT = 0.9  # of what they took, in the next answer
 SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
 EVENTS = 1000  # that are kept until a look takes them
 GATHER_SECONDS = 0.01  # before what the worker says is read
@@ -126,7 +124,7 @@ class Driver:
         self.subscribe, self.unsubscribed, self.subscribe_at = True, "not subscribed yet", float("inf")
         self.version: Any = None
         self.starts = 0
-        self.usual: dict = {}  # {command: seconds that a chip has taken at most, lately}
+        self.pace = Pace(settings)
 
     def inherit(self, place, worker, since):
         """A captive of the image before: it was killed, and has not ended."""
@@ -141,7 +139,7 @@ class Driver:
         late = False
         while True:
             worker = self.ready()
-            worker.patience = self.patience(command, late)
+            worker.patience = self.pace.patience(command, late)
             skip = [*self.apart, *errors]
             try:
                 self.collect(worker, command, records, asked, skip=skip)
@@ -164,15 +162,6 @@ class Driver:
                 late = self.ask_apart(one, command, (records, asked, errors), late) or late
         errors.update((place, SLOW) for place in self.slow())
         return Answer(records, asked, self.hung(), errors)
-
-    def patience(self, command, late):
-        """Seconds for a chip. late: another one was, a moment ago."""
-        if command not in self.usual and not late:
-            return float("inf")
-        return max(HURRY_SECONDS, HURRY_SHARE * self.settings.query_timeout, USUAL_TIMES * self.usual.get(command, 0.0))
-
-    def took(self, command, seconds):
-        self.usual[command] = max(seconds, USUAL_KEPT * self.usual.get(command, 0.0))
 
     def hung(self):
         """{place: seconds since the query began that has not come back}"""
@@ -276,13 +265,11 @@ class Driver:
     def collect(self, worker, command, records, asked, **more):
         """Add what the worker says of its chips."""
         starts = {}
-        told = self.talk(worker, command, starts, **more)
-        times = [*starts.values(), self.clock()]
-        self.took(command, max((end - begin for begin, end in zip(times, times[1:])), default=0.0))
-        for record in told:
+        for record in self.talk(worker, command, starts, **more):
             place = record["card_id"], record["device_id"]
             records[place], asked[place] = record, starts.get(place, worker.since)
             self.crashes.pop((command, place), None)
+        self.pace.took(command, [*starts.values(), self.clock()])
 
     def talk(self, worker, command, starts=None, **more):
         """The result of one command. starts: {place: monotonic time} is filled with when the worker came to each chip."""
@@ -359,7 +346,7 @@ class Driver:
         try:
             if one.worker is None:
                 one.worker = self.open()
-            one.worker.patience = self.patience(command, late)
+            one.worker.patience = self.pace.patience(command, late)
             self.collect(one.worker, command, records, asked, only=[one.place])
         except Late:
             one.since = one.asked = one.worker.since
@@ -411,7 +398,7 @@ class Driver:
     def release(self, one):
         """Its call has come back, or its process is gone: the chip is asked with the others again."""
         if not one.sure:
-            self.took(one.worker.command, self.clock() - one.since)  # a driver that is slow
+            self.pace.took(one.worker.command, [one.since, self.clock()])  # a driver that is slow
         self.drop(one.worker)
         one.since = one.worker = None
         if not one.crashes:

@@ -17,6 +17,7 @@ from kubernetes import client, config
 from kubernetes.client.rest import ApiException
 from kubernetes.config.config_exception import ConfigException
 
+from ._hardware._api_request import send
 from ._hardware._token import keep_keys_tidy
 
 SECONDS = 10.0  # for one request
@@ -66,18 +67,18 @@ class NodeApi:
         self.name, self.configuration = name, configuration(kubeconfig)
         parts = urlsplit(self.configuration.host)
         self.host = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        self.nodes = client.CoreV1Api(client.ApiClient(self.configuration))
+        self.client = client.ApiClient(self.configuration)
 
     def get(self):
-        return self.call("get", lambda: self.nodes.read_node(self.name, _preload_content=False, _request_timeout=(SECONDS, SECONDS)))
+        return self.call("get")
 
     def patch(self, body):
-        return self.call("patch", lambda: self.nodes.patch_node(
-            self.name, body, _preload_content=False, _request_timeout=(SECONDS, SECONDS)))
+        return self.call("patch", body)
 
-    def call(self, verb, request):
+    def call(self, verb, body=None):
         try:
-            data = request().data
+            response = send(self.client, verb.upper(), "/api/v1/nodes/{name}", ApiException, names={"name": self.name}, body=body,
+                            timeout=(SECONDS, SECONDS))
         except ApiException as error:
             raise self.refusal(verb, error) from None
         except urllib3.exceptions.HTTPError as error:
@@ -87,7 +88,7 @@ class NodeApi:
         except ValueError as error:  # its text may quote a header, so it is not told
             raise Trouble("config", f"the request to the Kubernetes API at {self.host} cannot be sent ({type(error).__name__})") from None
         try:
-            found = json.loads(data)
+            found = json.loads(response.data)
         except ValueError:
             found = None
         if not isinstance(found, dict) or found.get("kind") != "Node":
