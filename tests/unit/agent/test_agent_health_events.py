@@ -258,6 +258,85 @@ def test_a_rule_that_is_taken_out_of_the_file_counts_no_more(agent, linked):
     assert linked.see(122, well(error_codes=[NOT_HANDLE])).healthy
 
 
+def with_rules(agent, **rules):
+    """A chip's levels: NOT_HANDLE with these rules, and nothing else."""
+    return agent.faults.Levels({NOT_HANDLE: "NotHandleFault"}, **{kind: {NOT_HANDLE: rule} for kind, rule in rules.items()})
+
+
+def test_a_rule_that_comes_later_counts_nothing_a_second_time(agent, life):
+    """Nor does one that goes and comes back."""
+    often, lasts = agent.faults.Rule("ManuallySeparateNPU", DAY, 2, None), agent.faults.Lasting("SubHealthFault", 20, 60)
+    for kinds in (["rules"], ["rules", "lasting"]), (["rules", "lasting"], ["rules"], ["rules", "lasting"]):
+        chip = life(flap_count=0)
+        chip.see(0, well())
+        for number, names in enumerate(kinds):
+            every = {"rules": often, "lasting": lasts}
+            levels = with_rules(agent, **{name: every[name] for name in names})
+            chip.health = agent.health.Health(chip.health.settings, levels, chip.health.memory)
+            chip.see(100 * number + 1, well(error_codes=[NOT_HANDLE]))
+            assert chip.wait(100 * number + 90).healthy, kinds
+
+
+def test_a_rule_that_comes_later_knows_since_when_a_code_stands(agent, life):
+    chip = life(flap_count=0)
+    chip.see(0, well())
+    chip.see(10, well(error_codes=[NOT_HANDLE]))
+    levels = with_rules(agent, lasting=agent.faults.Lasting("PreSeparateNPU", 20, 60))
+    chip.health = agent.health.Health(chip.health.settings, levels, chip.health.memory)
+    assert not chip.wait(31).healthy
+
+
+def test_the_worse_of_two_rules_counts(agent, life):
+    chip = life(flap_count=0, recovery_seconds=0)
+    chip.health.levels = with_rules(agent, rules=agent.faults.Rule("SubHealthFault", DAY, 2, DAY),
+                                    lasting=agent.faults.Lasting("SeparateNPU", 20, 60))
+    chip.see(0, well())
+    for start in (100, 300, 500):
+        assert chip.see(start, well(error_codes=[NOT_HANDLE])).healthy
+        assert not chip.wait(start + 21).healthy and "SeparateNPU" in chip.told.reason
+        chip.see(start + 30, well())
+        chip.see(start + 91, well())
+
+
+def test_a_first_look_without_an_answer_is_none(lasts):
+    chip = lasts(flap_count=0)
+    chip.see(0, silent())
+    assert not chip.see(5, well(error_codes=[NOT_HANDLE])).healthy and not chip.wait(16).healthy
+
+
+def test_a_code_that_is_over_by_an_event_lasts_no_longer(linked):
+    linked.see(100, well(), event(NOT_HANDLE))
+    linked.see(101, linked.record, event(NOT_HANDLE, "recover"))  # and no answer since
+    assert linked.wait(130).healthy and linked.told.review is None
+    # An answer that was asked for later still has it: the event was wrong.
+    assert not linked.see(131, well(error_codes=[NOT_HANDLE])).healthy
+
+
+def test_one_that_flaps_faster_than_it_is_asked_about_does_not_last(linked):
+    stale = well(error_codes=[NOT_HANDLE], asked_at=99)
+    for start in range(100, 160, 4):
+        linked.see(start, stale, {**event(NOT_HANDLE), "at": start})
+        assert linked.see(start + 2, stale, {**event(NOT_HANDLE, "recover"), "at": start + 2}).healthy
+
+
+def test_one_that_came_and_went_at_once_begins_its_absence_anew(linked):
+    linked.see(100, well(error_codes=[NOT_HANDLE]))
+    linked.wait(121)
+    linked.see(130, well())
+    both = [{**event(NOT_HANDLE, kind), "at": 188} for kind in ("occur", "recover")]
+    linked.see(189, well(asked_at=188.9), *both)
+    assert linked.told.review == pytest.approx(249.01)
+
+
+def test_an_unknown_code_gets_no_milder_by_lasting(agent, life):
+    chip = life(flap_count=0)
+    chip.health.levels = agent.faults.Levels({}, lasting={NOBODY_KNOWS: agent.faults.Lasting("SubHealthFault", 20, 60)})
+    chip.see(0, well())
+    assert not chip.see(100, ill(NOBODY_KNOWS, number=3), event(NOBODY_KNOWS, severity=3)).healthy
+    for now in (130, 145):
+        assert not chip.see(now, ill(NOBODY_KNOWS, number=3)).healthy
+
+
 def test_a_link_that_stays_down_degrades(life):
     """Chips of a server whose network ports have no cable still do work. The chip is chosen last."""
     chip = life(flap_count=0)

@@ -12,6 +12,7 @@ from kube_rig import TOKEN, ApiError, ApiServer
 
 from ansible_collections.npu.fleet.plugins.module_utils import _kube, _kube_node
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
+from ansible_collections.npu.fleet.plugins.module_utils._hardware._api_request import send
 
 
 def ensure(kubeconfig, name="node-01", check_mode=False, timeout=20, state="present", **given):
@@ -58,6 +59,23 @@ def test_no_class_of_an_object_is_loaded(kubeconfig):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code, kubeconfig], capture_output=True, text=True, env=environment, check=False)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_an_older_client_reads_the_answer_within_the_call():
+    """It reads when somebody looks: a server that stops in the middle would be an error of whoever does so."""
+    class Response:
+        @property
+        def data(self):
+            raise ConnectionAbortedError
+
+    class Client:  # of kubernetes before 36
+        def call_api(self, path, method, names, query, headers, **more):
+            assert (path, method, names, query, headers) == ("/x/{name}", "GET", {"name": "a"}, [("limit", 2)], {"Accept": "application/json"})
+            assert (more["_preload_content"], more["_return_http_data_only"], more["auth_settings"]) == (False, True, ["BearerToken"])
+            return Response()
+
+    with pytest.raises(ConnectionAbortedError):
+        send(Client(), "GET", "/x/{name}", Exception, names={"name": "a"}, query={"limit": 2})
 
 
 def test_check_mode_leaves_the_server_alone(api, kubeconfig):

@@ -28,14 +28,16 @@ class Standing:
         self.times = {}  # code: times at which it came, of codes that are counted
         self.downs = []  # times at which the link went down
         self.separated = {}  # code: when it was there last, of codes that came too often
-        self.since = {}  # code: since when it stands, of codes that have a rule for what lasts
+        self.counted = set()  # codes that stand and were counted
+        self.since = {}  # code: since when it stands
         self.lasting = {}  # code: since when it is away, or when it was looked at last, of codes that have stood too long
         self.polled = None  # the record that was taken last, and when it was asked for
         self.asked = NEVER
+        self.listed = False  # whether the driver has told codes, or that there are none
 
     def take(self, record, events, now, levels):
         """The events of a chip and its record. Returns ({code: Fault} that events told, [codes that came]) of this time."""
-        told, came, before = {}, [], set(self.codes)
+        told, came, begun, before = {}, [], set(), set(self.codes)
         for code in [code for code in self.lasting if self.recovered(code, levels) < now]:
             del self.lasting[code]
         for event in events:
@@ -47,25 +49,33 @@ class Standing:
             if kind == "once" or (kind == "occur" and not stands):
                 came.append(code)
             if kind == "occur":
+                begun.update(() if stands else (code,))
                 self.codes[code] = (True, at, severity)
             elif kind == "recover" and code in self.codes:
                 self.codes[code] = (False, at, severity)
-        first = self.polled is None
+        first = not self.listed
         self.poll(record, now, came)
         self.downs = (self.downs + [now for code in came if code == LINK_DOWN])[-2:]
-        for code in [code for code in came if code not in levels.lasting] + self.last(now, levels, first):
-            self.count(code, now, levels)
+        self.counted = self.counted.intersection(self.codes).difference(came)
+        for code in [code for code in came if code not in levels.lasting] + self.last(now, levels, begun, first):
+            if code not in self.counted:
+                self.count(code, now, levels)
         self.separated.update((code, now) for code in self.separated if code in self.codes)
-        self.lasting.update((code, now) for code in self.lasting if code in self.codes or code in before)
+        self.lasting.update((code, now) for code in self.lasting if code in self.codes or code in before or code in came)
         return told, came
 
-    def last(self, now, levels, first):
-        """The codes that have stood too long from now on. first: nobody knows since when those stand that are there now, so they count as
-        having done so."""
-        self.since = {code: self.since.get(code, NEVER if first else now) for code in self.codes if code in levels.lasting}
-        found = [code for code, since in self.since.items() if now - since > levels.lasting[code].timeout and code not in self.lasting]
+    def last(self, now, levels, begun, first):
+        """The codes that have stood too long from now on. begun: those that an event told just now. first: nobody knows since when the
+        others stand, so they count as having done so."""
+        self.since = {code: now if code in begun else self.since.get(code, NEVER if first else now) for code in self.codes}
+        found = [code for code, since in self.since.items() if code in levels.lasting and code not in self.lasting and self.stands(code)
+                 and now - since > levels.lasting[code].timeout]
         self.lasting.update((code, now) for code in found)
         return found
+
+    def stands(self, code):
+        """Whether it is there for sure, of self.codes: no event has told its end, or an answer that was asked for later still has it."""
+        return self.codes[code][0] or self.codes[code][1] < self.asked
 
     def poll(self, record, now, came):
         if record is not self.polled:  # the same record again is no newer answer
@@ -76,6 +86,7 @@ class Standing:
             codes = ()  # a driver that cannot list codes, but says that all is well
         if codes is None:
             return
+        self.listed = True
         for code in codes:
             if code not in self.codes:
                 came.append(code)
@@ -85,6 +96,7 @@ class Standing:
 
     def count(self, code, now, levels):
         rule = levels.rule(code)
+        self.counted.update((code,) if code in self.codes else ())
         if rule is None:
             return
         times = self.times[code] = [*self.times.get(code, ()), now][-rule.times:]
@@ -102,7 +114,8 @@ class Standing:
             rule = levels.lasting[code]
             level = min(rule.level, "SubHealthFault", key=faults.rank) if code == LINK_DOWN else rule.level
             often = f" (it stood for more than {rule.timeout} s; this ends when it has been away for {rule.recover} s)"
-            found[code] = Fault(faults.worse(level, levels.of(code)), None, often)
+            if code not in found or levels.of(code) or level not in faults.HEALTHY:  # of an unknown one its severity may tell worse
+                found[code] = Fault(faults.worse(level, levels.of(code)), None, often)
         for code in list(self.separated):
             rule, end = levels.rule(code), self.release(code, levels)
             if rule is None or (end is not None and now >= end):
@@ -111,7 +124,9 @@ class Standing:
                 anew = f"{path} is removed and then npu-agent started anew" if path else "npu-agent starts anew"
                 end = anew if rule.release is None else f"it has been away for {rule.release} s"
                 often = f" (it came {rule.times} times within {rule.window} s; this ends when {end})"
-                found[code] = Fault(faults.worse(rule.level, levels.of(code)), None, often)
+                level = faults.worse(rule.level, levels.of(code))
+                if code not in found or faults.rank(found[code].level) <= faults.rank(level):
+                    found[code] = Fault(level, None, often)
         return found
 
     def release(self, code, levels):
@@ -131,5 +146,6 @@ class Standing:
         """When time alone may change what stands."""
         ends = [self.release(code, levels) for code in self.separated]
         ends += [self.recovered(code, levels) + SOON for code in self.lasting if code not in self.codes]
-        ends += [since + levels.lasting[code].timeout + SOON for code, since in self.since.items() if code not in self.lasting]
+        ends += [since + levels.lasting[code].timeout + SOON for code, since in self.since.items()
+                 if code in levels.lasting and code not in self.lasting and self.stands(code)]
         return [end for end in ends if end is not None]
