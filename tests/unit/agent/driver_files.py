@@ -15,6 +15,7 @@ def tree(tmp_path):
     (tmp_path / "npu-smi").write_text("#!/bin/sh\n")
     (tmp_path / "link").symlink_to("npu-smi")
     (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder-link").symlink_to("dcmi")
     os.mkfifo(tmp_path / "fifo")
     return tmp_path
 

@@ -92,6 +92,31 @@ def test_a_burst_takes_few_turns_of_the_thread(audited, monkeypatch):
     assert len([count for count in turns if count]) < 50
 
 
+def test_it_stands_there_while_the_service_ends(audited, tmp_path):
+    """Whose last question to kubelet may take a second."""
+    stands = []
+
+    async def what(audit, _asked):
+        leave(audit, "id")
+        asyncio.get_running_loop().call_later(0.5, lambda: stands.extend(lines(tmp_path / "audit.jsonl.pending")))
+
+    audited(what, answer=never)
+    assert ids(stands) == ["id"]
+
+
+def test_an_end_before_it_was_read_leaves_it(audited, audit_file, tmp_path, monkeypatch):
+    pending = tmp_path / "audit.jsonl.pending"
+    pending.write_bytes(some(1)[0] + b"\n")
+    load = audit_file.Kept.load
+    monkeypatch.setattr(audit_file.Kept, "load", lambda kept: time.sleep(0.3) or load(kept))
+
+    async def what(_audit, _asked):
+        await asyncio.sleep(0.05)
+
+    audited(what)
+    assert ids(lines(pending)) == ["1"]
+
+
 def test_it_is_made_anew_twice_a_second_at_most(audited, package, tmp_path, monkeypatch):
     """While some of what it has gets its line, and some does not. In the end there is none."""
     anew, replace = [], os.replace

@@ -63,7 +63,7 @@ def test_a_disk_that_hangs_costs_lines_not_memory(audited, monkeypatch, package)
     monkeypatch.setattr(module, "INBOX", 50)
     release = []
 
-    def put(_ready, _fresh, _waiting):
+    def put(*_arguments):
         while not release:
             time.sleep(0.01)
 
@@ -71,9 +71,11 @@ def test_a_disk_that_hangs_costs_lines_not_memory(audited, monkeypatch, package)
         audit.put, real = put, audit.put
         leave(audit, "first")
         await asyncio.sleep(0.2)
+        audit.fresh.clear()
         for number in range(200):
-            leave(audit, f"id-{number}")
-        assert len(audit.inbox) == 50 and audit.counts["dropped"] == 150
+            leave(audit, f"id-{number}", reason="no" if number % 2 else None)
+            await asyncio.sleep(0)
+        assert len(audit.inbox) + len(audit.fresh) + len(audit.ready) == 50 and audit.counts["dropped"] == 150
         release.append(1)
         audit.put = real
 

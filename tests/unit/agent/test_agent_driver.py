@@ -126,6 +126,76 @@ def test_a_driver_that_takes_its_time_gets_it(driver, node, monkeypatch):
     assert len(node.children) == children
 
 
+def slowly(node, times):
+    """Have the query of the child with this index (in the order of their starts) at a place take so many seconds."""
+    wait, due = node.wait, {}
+
+    def step(seconds):
+        for (index, place), lasts in list(times.items()):
+            if len(node.children) > index and node.children[index].at == place:
+                del times[index, place]
+                node.hang.add(place)
+                due[place] = node.now + lasts
+        for place in [place for place, when in due.items() if when <= node.now]:
+            node.hang.discard(place)
+            del due[place]
+        return wait(min(seconds, 0.05))
+
+    node.wait = step
+
+
+def test_one_whose_query_comes_back_while_the_others_are_asked_is_not_missing(driver, node):
+    """It would pass for a chip that is gone."""
+    driver.ask("health")
+    slowly(node, {(0, (0, 0)): 0.7, (1, (1, 0)): 0.4})
+    answer = driver.ask("health")
+    assert chips(answer) == [1, 2, 3] and set(answer.errors) == {(0, 0)} and not answer.hung and driver.back and not driver.apart
+    assert chips(driver.ask("health")) == [0, 1, 2, 3]
+
+
+def test_events_are_heard_while_a_new_worker_comes(driver, node):
+    """And once, where both the one that waits and the new one tell."""
+    driver.ask("health")
+    node.hang.add((1, 0))
+    start, event = driver.start, {"code": "80E18005", "logic_id": 2, "severity": 2, "assertion": "once", "serial": 7}
+
+    def begin(*arguments):
+        node.children[0].waiting.append({"event": dict(event)})
+        made = start(*arguments)
+        made.waiting.append({"event": dict(event)})
+        return made
+
+    driver.start = begin
+    driver.ask("health")
+    assert [(told["code"], told["serial"]) for told in driver.take_events()] == [("80E18005", 7)]
+    node.children[0].waiting.append({"event": dict(event, serial=8)})  # the new one tells from now on
+    driver.wait(1)
+    assert driver.take_events() == []
+
+
+def test_a_slow_chip_does_not_cost_the_others_where_no_second_process_starts(driver, node):
+    driver.ask("health")
+    slowly(node, {(0, (1, 0)): 2})
+    node.refuse = {"code": "dcmi_failed", "message": "-8005"}
+    wait = node.wait
+
+    def later(seconds):
+        node.refuse = None if node.now > 1001 else node.refuse
+        return wait(seconds)
+
+    node.wait = later
+    assert chips(driver.ask("health")) == [0, 2, 3]
+
+
+def test_a_captive_of_the_image_before_hangs_after_its_full_time(driver, node):
+    driver.inherit((1, 0), SimpleNamespace(
+        messages=(), fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None), node.now - 0.6)
+    assert driver.hung() == {} and driver.slow() == [(1, 0)]
+    driver.wait(TIMEOUT)
+    driver.wait(1)
+    assert set(driver.hung()) == {(1, 0)}
+
+
 @pytest.mark.parametrize("command", ["health", "chips"])
 def test_a_slow_chip_behind_one_that_hangs_does_not_hang(driver, node, command):
     node.hang |= {(0, 0), (2, 0)}

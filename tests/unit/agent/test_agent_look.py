@@ -144,6 +144,19 @@ def test_a_driver_that_is_unbound(world):
     assert column(looker.look(), "driver_bound") == [True, False]
 
 
+def test_a_new_chip_that_is_slow_at_first_says_who_it_is_soon(world):
+    one = world("a2", chips=3)
+    one.set({"chips.2.present": False})
+    looker = one.looker(query_timeout=20)
+    looker.look()
+    one.set({"chips.2.present": True, "chips.2.dcmi": {"get_device_chip_info_v2": "hang"}})
+    began = time.monotonic()
+    assert [chip["serial"] for chip in looker.look().chips if chip["phy_id"] == 2] in ([], [None])
+    assert time.monotonic() - began < 15
+    one.set({"chips.2.dcmi": {}})
+    until(lambda: [chip["serial"] for chip in looker.look().chips if chip["phy_id"] == 2 and chip["serial"]], what="its serial number")
+
+
 def test_a_hang_shows_at_its_chip_alone(world):
     one = world("a2", chips=4)
     looker = one.looker()

@@ -32,7 +32,7 @@ KERNEL_GAP = 1.0  # between two readings of the kernel's log
 LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
 ANEW_SECONDS = 0.5  # between two times that the file of what waits is made anew
 MOST = 256  # that wait for a name; a node has some hundred pods
-INBOX = 4096  # calls that are not looked at yet: a disk that hangs must not fill the memory
+INBOX = 4096  # calls and lines that wait for the thread: a disk that hangs must not fill the memory
 IDS, ID_LENGTH, CODES = 256, 80, 16  # of a line: a call may carry any number
 LAST_WORDS = 1.0  # seconds for a last question, and for the kernel's log, when the service ends
 SERIAL = itertools.count()
@@ -77,6 +77,7 @@ class Audit:
         self.come, self.wake, self.sorting = asyncio.Event(), asyncio.Event(), False
         self.saving, self.lock = asyncio.Lock(), threading.Lock()
         self.at_work = None  # what the thread does
+        self.restored = False  # whether what a process before has left was looked at
 
     def open(self, path):
         self.file = AuditFile(path, self.log) if path else AuditLog(self.log)
@@ -88,7 +89,7 @@ class Audit:
         """A container has asked for these ids. answer: of allocate.py; reason: why it was refused, else None. preferred: the ids that
         kubelet said were free before, and those of them that this pod had already. gate: it was a gate of ours, and nothing is a pod's."""
         self.durations.take(seconds)
-        if len(self.inbox) >= INBOX:
+        if len(self.inbox) + len(self.fresh) + len(self.ready) >= INBOX:
             self.counts["dropped"] += 1
             return
         loop = asyncio.get_running_loop()
@@ -105,6 +106,7 @@ class Audit:
 
     async def run(self):
         self.restore(await self.in_thread(self.kept.load) if self.file.path else ())
+        self.restored = True
         keeper = asyncio.ensure_future(self.keep())
         try:
             while True:
@@ -280,27 +282,29 @@ class Audit:
             ready, self.ready, fresh, self.fresh = self.ready, [], self.fresh, []
             some = bool(self.pending or self.refused)
             anew = not some or self.settings.audit_file != self.file.path or time.monotonic() >= self.kept_at + ANEW_SECONDS
+            anew = anew and self.restored
             if ready or fresh or (anew and (some or self.kept.said != [])):
-                waiting = [entry.data for entry in self.pending] + [data for data, _addresses in self.refused] if anew else None
+                waiting = [entry.data for entry in self.pending] + [data for data, _addresses in self.refused]
                 try:
-                    await self.in_thread(self.put, ready, fresh, waiting)
+                    await self.in_thread(self.put, ready, fresh, waiting, anew)
                 except Exception:
                     self.counts["dropped"] += len(ready)
                     raise
 
-    def put(self, ready, fresh, waiting):
+    def put(self, ready, fresh, waiting, anew=True):
         """Keep what has come, write the lines that are ready, and keep no longer what has its line now: a kill in between leaves no line
-        twice (Kept.load). waiting: what is kept then; None: it is not time for that yet."""
+        twice (Kept.load). waiting: what is kept then; anew: whether it is time for that."""
         with self.lock:
             path = self.settings.audit_file
             if path != self.file.path:
                 self.kept.save([])
                 self.open(path)
+                anew = True
             self.kept.add(fresh)
             lost = self.file.write(ready)
             self.counts["written"] += len(ready) - lost
             self.counts["lost"] += lost
-            if waiting is not None:
+            if anew:
                 self.kept.save(waiting)
                 self.kept_at = time.monotonic() if waiting else self.kept_at
 
@@ -327,11 +331,12 @@ class Audit:
             pass
         if self.at_work is not None:
             await asyncio.wait([self.at_work])
-        await self.in_thread(self.put, self.last(), [], [])
+        await self.in_thread(self.put, self.last(), [], [], self.restored)
 
     async def last_look(self):
         now = asyncio.get_running_loop().time()
         self.sort()
+        await self.save()
         if self.refused:
             await self.kernel()
         if self.pending:
@@ -343,7 +348,7 @@ class Audit:
         self.sort()
         lines = self.last()
         if lines:
-            self.put(lines, [], [])
+            self.put(lines, [], [], self.restored)
 
     def last(self):
         for entry in list(self.pending):

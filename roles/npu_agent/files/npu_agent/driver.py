@@ -17,6 +17,7 @@ from ._hardware._dcmi_child import Child, DcmiError
 from ._hardware._dcmi_client import load_faults
 from .oom import expendable
 from .pace import Pace
+from .worker import Died, Late, Worker
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
 SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
@@ -25,62 +26,14 @@ GATHER_SECONDS = 0.01  # before what the worker says is read
 EVENT_SECONDS = 0.05  # between two times at which events are told
 SLOW = "the driver has not answered for this chip yet"
 DIE_SECONDS = 0.5  # for a process that was killed
+RETRY_SECONDS = 0.5  # until another process is tried
+TWICE = 64  # events in which one that two workers tell is looked for
 CRASHES = 3  # in a row, after which a chip is asked in a process of its own
 WELL = 20  # answers in a row, after which it is asked with the others again: each process takes memory
 
 # A place is (card id, device id), as the driver counts; with None for the device a card that does not tell how many chips it has.
 # records: {place: what the driver said}. asked: {place: monotonic time}. hung: {place: seconds}. errors: {place: text}.
 Answer = namedtuple("Answer", "records asked hung errors")
-
-
-class Late(Exception):
-    """A call has not come back in time; the worker knows which one."""
-
-
-class Died(Exception):
-    """The process has ended while it was asked; the text says how."""
-
-
-class Worker:
-    """A process and what it was asked. `tell` gets its fault events."""
-
-    def __init__(self, child, watch, clock, tell):
-        self.child, self.watch, self.clock, self.tell = child, watch, clock, tell
-        self.messages = deque()
-        self.fault: Optional[DcmiError] = None
-        self.command, self.number = "start", 0
-        self.place, self.since = None, clock()  # what it is at, and since when
-        self.patience = float("inf")  # seconds for a chip, at most query_timeout
-        self.dropped = False  # nobody waits for it; it was killed, and perhaps is not gone yet
-        watch.add(child.output, self.take)
-
-    def take(self):
-        """Called when there is something to read."""
-        more = self.child.read()
-        try:
-            while (message := self.child.line(self.command)) is not None:
-                if "event" in message:
-                    self.tell(dict(message["event"], at=message.get("time", self.clock())))
-                else:
-                    self.messages.append(message)
-        except DcmiError as error:
-            self.fault, more = error, False
-        if not more:
-            self.watch.remove(self.child.output)
-
-    def ask(self, command, **more):
-        self.command, self.number = command, self.number + 1
-        self.place, self.since = None, self.clock()
-        self.child.send({"id": self.number, "cmd": command, "progress": True, **more})
-
-    def stop(self, seconds):
-        """Kill it. True when it is gone: not always, see above."""
-        self.child.kill()
-        if not self.child.reap(seconds):
-            return False
-        self.watch.remove(self.child.output)
-        self.child.close()
-        return True
 
 
 class Apart:
@@ -96,6 +49,10 @@ class Apart:
         self.killed = False
         self.crashes, self.well = False, 0  # apart for that; how often in a row it has answered since
         self.error, self.retry = "", float("-inf")  # when a new process may be tried
+
+
+def ignore(_event):
+    pass
 
 
 def expendable_child(library, install_path):
@@ -120,6 +77,7 @@ class Driver:
         self.workers: set = set()  # all that are not gone
         self.crashes: Any = Counter()  # (command, place): how often in a row
         self.events: Any = deque(maxlen=EVENTS)
+        self.told: Any = deque(maxlen=TWICE)
         self.lost, self.back, self.new_hang = False, False, False
         self.subscribe, self.unsubscribed, self.subscribe_at = True, "not subscribed yet", float("inf")
         self.version: Any = None
@@ -129,18 +87,19 @@ class Driver:
     def inherit(self, place, worker, since):
         """A captive of the image before: it was killed, and has not ended."""
         self.apart[place] = one = Apart(place, worker, since)
-        one.killed = True
+        one.killed, one.sure = True, self.clock() >= since + self.settings.query_timeout
 
     # --- all chips
 
     def ask(self, command):
         """Answer of all chips; DcmiError when the driver as a whole has none."""
         records, asked, errors = {}, {}, {}
-        late = False
+        late, skipped = set(), set()
         while True:
-            worker = self.ready()
+            worker = self.another(late)
             worker.patience = self.pace.patience(command, late)
             skip = [*self.apart, *errors]
+            skipped.update(skip)
             try:
                 self.collect(worker, command, records, asked, skip=skip)
                 break
@@ -149,7 +108,7 @@ class Driver:
                 if worker.place is None or worker.place in skip:
                     self.give_up(worker, command)
                 self.set_apart(worker)
-                late = True
+                late.add(worker.place)
             except Died as died:
                 self.worker = None
                 self.drop(worker)
@@ -158,9 +117,11 @@ class Driver:
                 errors[worker.place] = str(died)
                 self.crashed(command, worker.place)
         for one in list(self.apart.values()):
-            if one.crashes:
-                late = self.ask_apart(one, command, (records, asked, errors), late) or late
-        errors.update((place, SLOW) for place in self.slow())
+            if one.crashes and self.ask_apart(one, command, (records, asked, errors), late):
+                late.add(one.place)
+        # One whose query came back meanwhile has not answered this time; it is asked again soon.
+        back = [place for place in skipped if place not in records and place not in errors and place not in self.hung()]
+        errors.update((place, SLOW) for place in [*self.slow(), *back])
         return Answer(records, asked, self.hung(), errors)
 
     def hung(self):
@@ -171,6 +132,17 @@ class Driver:
     def slow(self):
         """The places that have not answered and do not count as hanging yet."""
         return [one.place for one in self.apart.values() if one.since is not None and not one.sure]
+
+    def another(self, late):
+        """A worker that can be asked. late: places of chips that were just set apart, perhaps for being slow: where there can be no second
+        process at the moment, nobody is given up before it is known which of them hang."""
+        while True:
+            try:
+                return self.ready()
+            except DcmiError:
+                if not late.intersection(self.slow()):
+                    raise
+                self.wait(RETRY_SECONDS)
 
     def ready(self):
         """A worker that can be asked."""
@@ -198,6 +170,8 @@ class Driver:
         """False when the worker was lost to trying."""
         try:
             self.unsubscribed, self.subscribe = self.talk(worker, "subscribe")["why"], True
+            for one in self.workers - {worker}:  # until now those that wait for a call have told
+                one.tell = ignore
         except (Late, Died) as error:
             # Not with the next one: without events there are still looks, and without a worker there is nothing.
             self.subscribe, self.unsubscribed = False, f"subscribing failed: {error}"
@@ -322,7 +296,6 @@ class Driver:
         """This worker waits for its call from now on, and for nothing else."""
         one = self.apart[worker.place] = Apart(worker.place, worker, worker.since)
         one.sure = self.clock() >= worker.since + self.settings.query_timeout
-        worker.tell = lambda event: None  # the next worker hears them too
         try:
             worker.child.send({"cmd": "end"})
         except DcmiError:
@@ -409,7 +382,7 @@ class Driver:
         """A new captive in place of one that was killed. It opens the library and asks by itself: nobody waits for it."""
         others, worker = [place for place in self.apart if place != one.place], None
         try:
-            worker = self.spawn(lambda event: None)
+            worker = self.spawn(ignore)
             # A card that does not tell its chips is tried by a list of all.
             worker.ask("list", skip=others) if one.place[1] is None else worker.ask("health", only=[one.place])
         except Exception:  # whatever it is: the look that is under way has nothing to do with it
@@ -441,6 +414,10 @@ class Driver:
         self.worker, self.stuck, self.apart, self.workers = None, None, {}, set()
 
     def hear(self, event):
+        key = tuple(event.get(name) for name in ("serial", "logic_id", "code", "assertion"))
+        if event.get("serial") and key in self.told:
+            return
+        self.told.append(key)
         self.lost = self.lost or len(self.events) == EVENTS
         self.events.append(event)
 

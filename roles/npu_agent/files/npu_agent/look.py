@@ -11,7 +11,7 @@ from ._hardware._detect import detect
 from ._hardware._query import QueryError
 from .backends.base import Sight, blind
 from .captives import Left
-from .driver import EVENT_SECONDS, Answer, Driver
+from .driver import EVENT_SECONDS, SLOW, Answer, Driver
 from .signals import Watch
 
 DETECT_SECONDS = 60.0  # names, addresses and serial numbers come from slow places of the board and hardly change
@@ -47,6 +47,7 @@ class Looker:
         self.captives: list = []  # of the image before, see captives.py
         self.found: Any = None  # what the detector found; None: the driver could not be asked
         self.found_at, self.starts = 0.0, 0
+        self.unknown: set = set()  # places of chips that were too slow to say who they are
         self.identities: dict = {}  # place: what DCMI told last of who the chip is
         self.states, self.conditions, self.slices = NOTHING, {}, {}
         self.condition_due, self.slices_due = None, float("-inf")  # the condition comes with the second look
@@ -101,14 +102,15 @@ class Looker:
 
     def keep_slow(self, states):
         """A chip that has not answered yet, and has time left, is as it was; how old that is, `asked_at` tells."""
-        for where in self.driver.slow():
-            if where in self.states.records and where in states.errors:
+        for where in [where for where, text in states.errors.items() if text == SLOW]:
+            if where in self.states.records:
                 del states.errors[where]
                 states.records[where], states.asked[where] = self.states.records[where], self.states.asked[where]
 
     def outdated(self):
         changed = self.signals is not None and self.signals.count != self.identified
-        return changed or self.found is None or self.driver.starts != self.starts or self.clock() - self.found_at > DETECT_SECONDS
+        known = self.unknown and not self.unknown.intersection(self.driver.slow())
+        return changed or known or self.found is None or self.driver.starts != self.starts or self.clock() - self.found_at > DETECT_SECONDS
 
     def identify(self):
         """Who the chips are. Ids come first: they are known then even where the rest hangs."""
@@ -127,6 +129,8 @@ class Looker:
         found = self.detect(Told(open=self.driver.version, chips=chips, health=[]))
         found["chips"] = settle(found)
         self.found_at, self.starts = self.clock(), self.driver.starts
+        # Who is slow is asked again when it is not so any more.
+        self.unknown = {where for where, text in {**listed.errors, **answer.errors}.items() if text == SLOW}
         return found
 
     def detect(self, dcmi=None, missing=()):
@@ -151,7 +155,9 @@ class Looker:
         if self.condition_due is None:
             self.condition_due = now
         elif now >= self.condition_due:
-            self.conditions = self.driver.ask("condition").records
+            answer = self.driver.ask("condition")
+            slow = {where: self.conditions[where] for where, text in answer.errors.items() if text == SLOW and where in self.conditions}
+            self.conditions = {**slow, **answer.records}
             self.condition_due = now + MORE_SECONDS
 
     def see_slices(self, now):

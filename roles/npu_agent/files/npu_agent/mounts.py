@@ -136,15 +136,14 @@ def existing(lines, links):
         if not plain:
             problems.append(f"{line!r} of the list is no plain absolute path")
             continue
-        for written in sorted(glob.glob(line)) if pattern else [line]:
+        for path in map(os.path.normpath, sorted(glob.glob(line)) if pattern else [line]):  # a slash at the end would follow a link
             try:
-                kind = os.lstat(written).st_mode
+                kind = os.lstat(path).st_mode
                 link = stat.S_ISLNK(kind)
                 if link:
-                    kind = os.stat(written).st_mode
+                    kind = os.stat(path).st_mode
             except (OSError, ValueError):
                 continue
-            path = os.path.normpath(written)
             if link and not links:
                 problems.append(f"{path} is a symbolic link and is left out; `cdi_links: allow` takes such ones in")
             elif not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):

@@ -21,4 +21,4 @@ class Pace:
     def took(self, command, times):
         """times: when it came to each chip, and when the last one had answered."""
         longest = max((end - begin for begin, end in zip(times, times[1:])), default=0.0)
-        self.usual[command] = max(longest, USUAL_KEPT * self.usual.get(command, 0.0))
+        self.usual[command] = max(min(longest, self.settings.query_timeout), USUAL_KEPT * self.usual.get(command, 0.0))

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A process that asks the NPU driver, as who waits for it sees it: what it was asked, which chip it is at, what it has said."""
+
+from collections import deque
+from typing import Optional
+
+from ._hardware._dcmi_child import DcmiError
+
+
+class Late(Exception):
+    """A call has not come back in time; the worker knows which one."""
+
+
+class Died(Exception):
+    """The process has ended while it was asked; the text says how."""
+
+
+class Worker:
+    """A process and what it was asked. `tell` gets its fault events."""
+
+    def __init__(self, child, watch, clock, tell):
+        self.child, self.watch, self.clock, self.tell = child, watch, clock, tell
+        self.messages = deque()
+        self.fault: Optional[DcmiError] = None
+        self.command, self.number = "start", 0
+        self.place, self.since = None, clock()  # what it is at, and since when
+        self.patience = float("inf")  # seconds for a chip, at most query_timeout
+        self.dropped = False  # nobody waits for it; it was killed, and perhaps is not gone yet
+        watch.add(child.output, self.take)
+
+    def take(self):
+        """Called when there is something to read."""
+        more = self.child.read()
+        try:
+            while (message := self.child.line(self.command)) is not None:
+                if "event" in message:
+                    self.tell(dict(message["event"], at=message.get("time", self.clock())))
+                else:
+                    self.messages.append(message)
+        except DcmiError as error:
+            self.fault, more = error, False
+        if not more:
+            self.watch.remove(self.child.output)
+
+    def ask(self, command, **more):
+        self.command, self.number = command, self.number + 1
+        self.place, self.since = None, self.clock()
+        self.child.send({"id": self.number, "cmd": command, "progress": True, **more})
+
+    def stop(self, seconds):
+        """Kill it. True when it is gone: not always, see above."""
+        self.child.kill()
+        if not self.child.reap(seconds):
+            return False
+        self.watch.remove(self.child.output)
+        self.child.close()
+        return True
