@@ -6,7 +6,7 @@ from collections import namedtuple
 from . import faults
 
 # The vendor counts this one as a link that is down: a fault of the network. Its plugin tells its scheduler, and goes on offering the chip,
-# also with the rule by which it "pre-separates" one whose link stays down: a job on one server needs no link.
+# also with the rule by which it "pre-separates" one whose link stays down (docs/facts.md F): a job on one server needs no link.
 LINK_DOWN = "81078603"
 
 # level: word or None for a code that nobody knows; severity: 0 to 3 as an event told it, None for one that was only polled;
