@@ -12,6 +12,7 @@ import simulated_world
 from audit_rig import audited  # noqa: F401  fixture
 from chip_life import agent, levels, life  # noqa: F401  fixtures
 from driver_files import tree  # noqa: F401  fixture
+from driver_rig import fake_driver, fake_node  # noqa: F401  fixtures
 from kubelet_rig import kubelet, kubelet_rig, odd, ready  # noqa: F401  fixtures
 from labels_rig import deaf, kube_api, kubeconfig, node_api  # noqa: F401  fixtures
 from names_rig import names  # noqa: F401  fixture

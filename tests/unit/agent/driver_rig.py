@@ -2,6 +2,12 @@
 """A node whose processes are none: what they say, and when, is decided by the test, and time is its own."""
 
 import itertools
+from types import SimpleNamespace
+
+import pytest
+
+TIMEOUT, RETRY = 5.0, 60.0
+SETTINGS = SimpleNamespace(query_timeout=TIMEOUT, stuck_retry=RETRY, install_path="/nowhere")
 
 
 class Node:
@@ -125,3 +131,21 @@ class Child:
 
     def close(self):
         self.ended = True
+
+
+@pytest.fixture
+def fake_node():
+    return Node()
+
+
+@pytest.fixture
+def fake_driver(package, fake_node, monkeypatch):
+    """A Driver on it."""
+    from npu_agent import driver
+
+    monkeypatch.setattr(driver, "load_faults", lambda library, install_path: [])
+    return driver.Driver("/x/libdcmi.so", SETTINGS, fake_node, clock=fake_node.clock, pause=lambda seconds: None, start=fake_node.start)
+
+
+def chips(answer):
+    return sorted(card for card, _device in answer.records)

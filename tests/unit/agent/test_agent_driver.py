@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """driver.py with children that are none: each step of theirs is decided here, and time goes on when nobody has anything to say."""
 
-import itertools
-from types import SimpleNamespace
-
 import pytest
-from driver_rig import Node
-
-TIMEOUT, RETRY = 5.0, 60.0
-SETTINGS = SimpleNamespace(query_timeout=TIMEOUT, stuck_retry=RETRY, install_path="/nowhere")
+from driver_rig import RETRY, TIMEOUT, chips
 
 
 @pytest.fixture
@@ -19,18 +13,13 @@ def agent(package):
 
 
 @pytest.fixture
-def node():
-    return Node()
+def node(fake_node):
+    return fake_node
 
 
 @pytest.fixture
-def driver(agent, node, monkeypatch):
-    monkeypatch.setattr(agent, "load_faults", lambda library, install_path: [])
-    return agent.Driver("/x/libdcmi.so", SETTINGS, node, clock=node.clock, pause=lambda seconds: None, start=node.start)
-
-
-def chips(answer):
-    return sorted(card for card, _device in answer.records)
+def driver(fake_driver):
+    return fake_driver
 
 
 def test_one_worker_answers_for_all(driver, node):
@@ -77,123 +66,6 @@ def test_many_that_hang_are_not_waited_for_one_after_the_other(driver, node):
         driver.wait(TIMEOUT)
     assert node.now - began == TIMEOUT + 13 * 0.5 + TIMEOUT and driver.new_hang
     assert all(seconds >= TIMEOUT for seconds in driver.hung().values()) and len(node.alive()) == 16
-
-
-def test_a_driver_that_answered_is_not_waited_for_when_all_its_chips_hang(driver, node):
-    """The last one is told of a deadline after it was asked, and that is half a second after the one before."""
-    node.chips = [(card, 0) for card in range(8)]
-    driver.ask("health")
-    node.hang |= set(node.chips)
-    began = node.now
-    answer = driver.ask("health")
-    assert set(answer.errors) == node.hang and not answer.hung and node.now - began == 8 * 0.5
-    told = []
-    while len(told) < 8:
-        driver.wait(TIMEOUT)
-        told += [node.now - began] * (len(driver.hung()) - len(told))
-    assert told == [TIMEOUT + number * 0.5 for number in range(8)]
-
-
-def test_a_driver_that_takes_its_time_gets_it(driver, node, monkeypatch):
-    """Chips that take 2 s each, from one look to the next: they are set apart once, and given five times that from then on."""
-    driver.ask("health")
-    wait, steps, turns = node.wait, [], itertools.count()
-
-    def slow(seconds):
-        """Each chip's query comes back 2 s after it began."""
-        assert next(turns) < 1000
-        for child in node.alive():
-            if child.at in node.chips and (child.pid, child.at) not in steps:
-                steps.append((child.pid, child.at))
-                node.hang.add(child.at)
-                due[child.at] = node.now + 2
-        for place in [place for place, when in due.items() if when <= node.now]:
-            node.hang.discard(place)
-            del due[place]
-        return wait(min([seconds, *(when - node.now for when in due.values())]))
-
-    due = {}
-    node.wait = slow
-    driver.ask("health")
-    while driver.slow():
-        driver.wait(1)
-    children = len(node.children)
-    assert not driver.hung() and not driver.apart
-    for _unused in range(3):
-        steps.clear()
-        answer = driver.ask("health")
-        assert (chips(answer), answer.hung, answer.errors) == ([0, 1, 2, 3], {}, {})
-    assert len(node.children) == children
-
-
-def slowly(node, times):
-    """Have the query of the child with this index (in the order of their starts) at a place take so many seconds."""
-    wait, due = node.wait, {}
-
-    def step(seconds):
-        for (index, place), lasts in list(times.items()):
-            if len(node.children) > index and node.children[index].at == place:
-                del times[index, place]
-                node.hang.add(place)
-                due[place] = node.now + lasts
-        for place in [place for place, when in due.items() if when <= node.now]:
-            node.hang.discard(place)
-            del due[place]
-        return wait(min(seconds, 0.05))
-
-    node.wait = step
-
-
-def test_one_whose_query_comes_back_while_the_others_are_asked_is_not_missing(driver, node):
-    """It would pass for a chip that is gone."""
-    driver.ask("health")
-    slowly(node, {(0, (0, 0)): 0.7, (1, (1, 0)): 0.4})
-    answer = driver.ask("health")
-    assert chips(answer) == [1, 2, 3] and set(answer.errors) == {(0, 0)} and not answer.hung and driver.back and not driver.apart
-    assert chips(driver.ask("health")) == [0, 1, 2, 3]
-
-
-def test_events_are_heard_while_a_new_worker_comes(driver, node):
-    """And once, where both the one that waits and the new one tell."""
-    driver.ask("health")
-    node.hang.add((1, 0))
-    start, event = driver.start, {"code": "80E18005", "logic_id": 2, "severity": 2, "assertion": "once", "serial": 7}
-
-    def begin(*arguments):
-        node.children[0].waiting.append({"event": dict(event)})
-        made = start(*arguments)
-        made.waiting.append({"event": dict(event)})
-        return made
-
-    driver.start = begin
-    driver.ask("health")
-    assert [(told["code"], told["serial"]) for told in driver.take_events()] == [("80E18005", 7)]
-    node.children[0].waiting.append({"event": dict(event, serial=8)})  # the new one tells from now on
-    driver.wait(1)
-    assert driver.take_events() == []
-
-
-def test_a_slow_chip_does_not_cost_the_others_where_no_second_process_starts(driver, node):
-    driver.ask("health")
-    slowly(node, {(0, (1, 0)): 2})
-    node.refuse = {"code": "dcmi_failed", "message": "-8005"}
-    wait = node.wait
-
-    def later(seconds):
-        node.refuse = None if node.now > 1001 else node.refuse
-        return wait(seconds)
-
-    node.wait = later
-    assert chips(driver.ask("health")) == [0, 2, 3]
-
-
-def test_a_captive_of_the_image_before_hangs_after_its_full_time(driver, node):
-    driver.inherit((1, 0), SimpleNamespace(
-        messages=(), fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None), node.now - 0.6)
-    assert driver.hung() == {} and driver.slow() == [(1, 0)]
-    driver.wait(TIMEOUT)
-    driver.wait(1)
-    assert set(driver.hung()) == {(1, 0)}
 
 
 @pytest.mark.parametrize("command", ["health", "chips"])
