@@ -25,7 +25,7 @@ def send(api, method, path, failed, *, names=None, query=None, body=None, timeou
     if not hasattr(api, "param_serialize"):  # kubernetes before 36
         response = api.call_api(path, method, dict(names or {}), query, headers, body=body, auth_settings=_AUTH, _preload_content=False,
                                 _return_http_data_only=True, _request_timeout=timeout)
-        response.data  # noqa: B018  read now, so that a server that stops in the middle is an error of this call
+        len(response.data)  # read now, so that a server that stops in the middle is an error of this call
         return response
     asked = {"path_params": names, "query_params": query, "header_params": headers, "auth_settings": _AUTH}
     response = api.call_api(*api.param_serialize(method, path, body=body, **asked), _request_timeout=timeout)
