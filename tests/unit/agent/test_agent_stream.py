@@ -92,6 +92,29 @@ def test_an_empty_list_does_not_wait(plugin):
     assert told(plugin, Board(a=True), state(a=True, b=True), drain, state(a=False)) == (b"1", [b""])
 
 
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_cut(plugin, tmp_path, turns):
+    """A service that ends while its server starts ends: gRPC's own trouble with that must not take the end's place."""
+    made = plugin.Plugin(Board(a=True), None, None, {}, lambda: None)
+
+    async def serve():
+        try:
+            await made.open(str(tmp_path / "s"))
+            await asyncio.Event().wait()
+        finally:
+            await made.close()
+
+    async def run():
+        task = asyncio.ensure_future(serve())
+        for _turn in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(run())
+
+
 def test_names_of_sockets(package):
     from npu_agent.config import SOCKET_NAME_ROOM
     from npu_agent.session import endpoint_of

@@ -131,7 +131,7 @@ class Plugin:
 
     def __init__(self, board, settings, log, counters, changed):
         self.board, self.settings, self.log, self.counters, self.changed = board, settings, log, counters, changed
-        self.server = self.path = self.own = None
+        self.server = self.starting = self.path = self.own = None
         self.stream, self.streams = None, 0
         self.preferred: Any = None  # (available, must include) of the last such call, until the Allocate that follows it
 
@@ -148,7 +148,8 @@ class Plugin:
             self.server.add_insecure_port(f"unix://{scratch}")
         except RuntimeError as error:  # gRPC's word for a name that cannot be bound
             raise OSError(str(error)) from None
-        await self.server.start()
+        self.starting = asyncio.ensure_future(self.server.start())
+        await asyncio.shield(self.starting)
         os.chmod(scratch, 0o600)
         self.path, self.own = path, file_id(scratch)
         os.rename(scratch, path)
@@ -167,7 +168,9 @@ class Plugin:
             self.stream.end()
         if self.path and self.owned():
             remove_if(self.path)
-        if self.server is not None:
+        if self.starting is not None:
+            # One that is cut off while it starts cannot be stopped: gRPC then raises an InvalidStateError, and what had cut it off is lost.
+            await asyncio.wait([self.starting])
             await self.server.stop(GRACE)
 
     def handlers(self):
