@@ -286,6 +286,14 @@ def test_a_rule_that_comes_later_knows_since_when_a_code_stands(agent, life):
     assert not chip.wait(31).healthy
 
 
+def test_one_that_came_twice_at_once_counts_twice(agent, life):
+    chip = life(flap_count=0)
+    chip.health.levels = with_rules(agent, rules=agent.faults.Rule("ManuallySeparateNPU", DAY, 2, None))
+    chip.see(0, well())
+    chip.see(100, well(), *(event(NOT_HANDLE, kind) for kind in ("occur", "recover", "occur")))
+    assert not chip.told.healthy and "it came 2 times" in chip.told.reason
+
+
 def test_the_worse_of_two_rules_counts(agent, life):
     chip = life(flap_count=0, recovery_seconds=0)
     chip.health.levels = with_rules(agent, rules=agent.faults.Rule("SubHealthFault", DAY, 2, DAY),

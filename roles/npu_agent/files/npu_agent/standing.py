@@ -49,7 +49,8 @@ class Standing:
             if kind == "once" or (kind == "occur" and not stands):
                 came.append(code)
             if kind == "occur":
-                begun.update(() if stands else (code,))
+                if not stands:
+                    begun.add(code)
                 self.codes[code] = (True, at, severity)
             elif kind == "recover" and code in self.codes:
                 self.codes[code] = (False, at, severity)
@@ -57,9 +58,9 @@ class Standing:
         self.poll(record, now, came)
         self.downs = (self.downs + [now for code in came if code == LINK_DOWN])[-2:]
         self.counted = self.counted.intersection(self.codes).difference(came)
-        for code in [code for code in came if code not in levels.lasting] + self.last(now, levels, begun, first):
-            if code not in self.counted:
-                self.count(code, now, levels)
+        again = [code for code in self.last(now, levels, begun, first) if code not in self.counted]
+        for code in [code for code in came if code not in levels.lasting] + again:
+            self.count(code, now, levels)
         self.separated.update((code, now) for code in self.separated if code in self.codes)
         self.lasting.update((code, now) for code in self.lasting if code in self.codes or code in before or code in came)
         return told, came
@@ -96,7 +97,8 @@ class Standing:
 
     def count(self, code, now, levels):
         rule = levels.rule(code)
-        self.counted.update((code,) if code in self.codes else ())
+        if code in self.codes:
+            self.counted.add(code)
         if rule is None:
             return
         times = self.times[code] = [*self.times.get(code, ()), now][-rule.times:]
