@@ -22,7 +22,7 @@ def test_a_driver_that_answered_is_not_waited_for_when_all_its_chips_hang(fake_d
     assert told == [TIMEOUT + number * 0.5 for number in range(8)]
 
 
-def test_a_driver_that_takes_its_time_gets_it(fake_driver, fake_node, monkeypatch):
+def test_a_driver_that_takes_its_time_gets_it(fake_driver, fake_node):
     """Chips that take 2 s each, from one look to the next: they are set apart once, and given five times that from then on."""
     fake_driver.ask("health")
     wait, steps, turns = fake_node.wait, [], itertools.count()

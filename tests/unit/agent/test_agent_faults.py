@@ -97,14 +97,14 @@ def test_rules_of_a_file_stand_in_place_of_those_built_in(faults, tmp_path):
     }
     assert levels.levels == faults.load().levels
     assert [note.split(": ", 1)[1].split(" is not used")[0] for note in levels.notes] == ["GraceTolerance"]
-    assert levels.lasting == faults.load().lasting == {"81078603": faults.Lasting("PreSeparateNPU", 20, 60)}
+    assert levels.lasting == faults.load().lasting == {"81078603": faults.Duration("PreSeparateNPU", 20, 60)}
     assert faults.load(write(tmp_path, {"FaultFrequency": []})).rules == {}
 
 
 def test_rules_of_what_lasts(faults, tmp_path):
     rule = {"EventId": ["0x81078603", "80e01801"], "FaultTimeout": 0, "RecoverTimeout": 86400, "FaultHandling": "SubHealthFault"}
     levels = faults.load(write(tmp_path, {"FaultDuration": [rule]}))
-    assert levels.lasting == dict.fromkeys(("81078603", "80E01801"), faults.Lasting("SubHealthFault", 0, 86400))
+    assert levels.lasting == dict.fromkeys(("81078603", "80E01801"), faults.Duration("SubHealthFault", 0, 86400))
     assert levels.rules == faults.load().rules and levels.notes == []
     assert faults.load(write(tmp_path, {"FaultDuration": []})).lasting == {}
 

@@ -265,7 +265,7 @@ def with_rules(agent, **rules):
 
 def test_a_rule_that_comes_later_counts_nothing_a_second_time(agent, life):
     """Nor does one that goes and comes back."""
-    often, lasts = agent.faults.Rule("ManuallySeparateNPU", DAY, 2, None), agent.faults.Lasting("SubHealthFault", 20, 60)
+    often, lasts = agent.faults.Rule("ManuallySeparateNPU", DAY, 2, None), agent.faults.Duration("SubHealthFault", 20, 60)
     for kinds in (["rules"], ["rules", "lasting"]), (["rules", "lasting"], ["rules"], ["rules", "lasting"]):
         chip = life(flap_count=0)
         chip.see(0, well())
@@ -281,7 +281,7 @@ def test_a_rule_that_comes_later_knows_since_when_a_code_stands(agent, life):
     chip = life(flap_count=0)
     chip.see(0, well())
     chip.see(10, well(error_codes=[NOT_HANDLE]))
-    levels = with_rules(agent, lasting=agent.faults.Lasting("PreSeparateNPU", 20, 60))
+    levels = with_rules(agent, lasting=agent.faults.Duration("PreSeparateNPU", 20, 60))
     chip.health = agent.health.Health(chip.health.settings, levels, chip.health.memory)
     assert not chip.wait(31).healthy
 
@@ -297,7 +297,7 @@ def test_one_that_came_twice_at_once_counts_twice(agent, life):
 def test_the_worse_of_two_rules_counts(agent, life):
     chip = life(flap_count=0, recovery_seconds=0)
     chip.health.levels = with_rules(agent, rules=agent.faults.Rule("SubHealthFault", DAY, 2, DAY),
-                                    lasting=agent.faults.Lasting("SeparateNPU", 20, 60))
+                                    lasting=agent.faults.Duration("SeparateNPU", 20, 60))
     chip.see(0, well())
     for start in (100, 300, 500):
         assert chip.see(start, well(error_codes=[NOT_HANDLE])).healthy
@@ -338,7 +338,7 @@ def test_one_that_came_and_went_at_once_begins_its_absence_anew(linked):
 
 def test_an_unknown_code_gets_no_milder_by_lasting(agent, life):
     chip = life(flap_count=0)
-    chip.health.levels = agent.faults.Levels({}, lasting={NOBODY_KNOWS: agent.faults.Lasting("SubHealthFault", 20, 60)})
+    chip.health.levels = agent.faults.Levels({}, lasting={NOBODY_KNOWS: agent.faults.Duration("SubHealthFault", 20, 60)})
     chip.see(0, well())
     assert not chip.see(100, ill(NOBODY_KNOWS, number=3), event(NOBODY_KNOWS, severity=3)).healthy
     for now in (130, 145):

@@ -53,7 +53,7 @@ CODE_FORM = "8 or 9 hexadecimal digits such as 80E01801"
 Rule = namedtuple("Rule", "level window times release")
 # A code that stands longer than `timeout` seconds has this level from then on, until it has been away for longer than `recover` seconds.
 # For its Rule it has come then, and not before (the vendor's source).
-Lasting = namedtuple("Lasting", "level timeout recover")
+Duration = namedtuple("Duration", "level timeout recover")
 
 
 class FaultFileError(ConfigError):
@@ -91,7 +91,7 @@ def load(path=""):
     rules = {
         code: Rule(rule["level"], rule["window"], rule["times"], rule["release"]) for rule in data["frequency"] for code in rule["codes"]
     }
-    lasting = {code: Lasting(rule["level"], rule["timeout"], rule["recover"]) for rule in data["duration"] for code in rule["codes"]}
+    lasting = {code: Duration(rule["level"], rule["timeout"], rule["recover"]) for rule in data["duration"] for code in rule["codes"]}
     if not path:
         return Levels(levels, rules, lasting=lasting)
     given = Reader(path)
@@ -100,7 +100,7 @@ def load(path=""):
 
 
 class Reader:
-    """An operator's file: `levels` {code: level}, `rules` {FREQUENCY: {code: Rule}, DURATION: {code: Lasting}}, `notes`."""
+    """An operator's file: `levels` {code: level}, `rules` {FREQUENCY: {code: Rule}, DURATION: {code: Duration}}, `notes`."""
 
     def __init__(self, path):
         self.path, self.faults = path, []
@@ -147,7 +147,7 @@ class Reader:
         for item in self.items(node, kind):
             found = dict(self.entries(item, f"a rule of {kind}", ("EventId", "FaultHandling", *RULE_NUMBERS[kind])))
             numbers = [self.whole(found.get(key), key, limits, item) for key, limits in RULE_NUMBERS[kind].items()]
-            rule = (Rule if kind == FREQUENCY else Lasting)(self.level(found.get("FaultHandling"), kind, numbers[-1], item), *numbers)
+            rule = (Rule if kind == FREQUENCY else Duration)(self.level(found.get("FaultHandling"), kind, numbers[-1], item), *numbers)
             codes = self.codes(found["EventId"], "EventId") if "EventId" in found else []
             if not codes:
                 self.fault(item, "EventId names no code; allowed: a list of codes")
