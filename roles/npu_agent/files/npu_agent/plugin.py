@@ -131,7 +131,8 @@ class Plugin:
 
     def __init__(self, board, settings, log, counters, changed):
         self.board, self.settings, self.log, self.counters, self.changed = board, settings, log, counters, changed
-        self.server = self.starting = self.path = self.own = None
+        self.server: Any = None
+        self.starting = self.path = self.own = None
         self.stream, self.streams = None, 0
         self.preferred: Any = None  # (available, must include) of the last such call, until the Allocate that follows it
 
