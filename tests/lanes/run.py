@@ -8,6 +8,7 @@ and that of a lane that failed is shown. A lane that fails keeps no other from r
 
 import json
 import os
+import resource
 import sys
 import time
 import traceback
@@ -17,20 +18,21 @@ from lanes import BOOTING, LANES, SHARING
 
 
 def run_lane(name, long=False):
-    """Run one lane; returns what it counted and its seconds."""
+    """Run one lane; returns what it counted."""
     print(f"\n==== {name}: {LANES[name].__doc__.strip()}", flush=True)
     count, start = steps.Count(long), time.monotonic()
     try:
         LANES[name](count)
     except steps.StepFailed as error:
         count.fail(str(error))
-    seconds = time.monotonic() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    count.seconds, count.cpu = time.monotonic() - start, used.ru_utime + used.ru_stime
     if not (count.passed or count.failed or count.not_run):
         count.fail("nothing was run")
     for words in count.not_run:
         print(f"not run here: {words}", flush=True)
-    print(f"==== {name}: {verdict(count)} in {seconds:.0f} s", flush=True)
-    return count, seconds
+    print(f"==== {name}: {verdict(count)} in {count.seconds:.0f} s", flush=True)
+    return count
 
 
 def verdict(count):
@@ -60,9 +62,7 @@ class Lane:
             os.dup2(output, 1)
             os.dup2(output, 2)
             sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)
-            count, seconds = run_lane(self.name, long)
-            found = {"passed": count.passed, "failed": count.failed, "not_run": count.not_run, "seconds": seconds}
-            self.answer.write_text(json.dumps(found))
+            self.answer.write_text(json.dumps(vars(run_lane(self.name, long))))
             sys.stdout.flush()
             os._exit(0)
         except BaseException:
@@ -71,20 +71,20 @@ class Lane:
             os._exit(1)
 
     def ended(self):
-        """What it counted and its seconds, None while it runs."""
+        """What it counted, None while it runs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
-        count, seconds = steps.Count(), time.monotonic() - self.start
+        count = steps.Count()
+        count.seconds = time.monotonic() - self.start
         if self.answer.exists():
-            found = json.loads(self.answer.read_text())
-            count.passed, count.failed, count.not_run, seconds = (found[key] for key in ("passed", "failed", "not_run", "seconds"))
+            vars(count).update(json.loads(self.answer.read_text()))
         if (status or not self.answer.exists()) and not count.failed:
             count.failed = 1  # it died
         if count.failed:
             print(f"\n==== output of {self.name} ====\n{self.log.read_text(errors='replace')}\n==== end of {self.name} ====\n", flush=True)
-        print(f"==== {self.name}: {verdict(count)} in {seconds:.0f} s", flush=True)
-        return count, seconds
+        print(f"==== {self.name}: {verdict(count)} in {count.seconds:.0f} s", flush=True)
+        return count
 
 
 def second(queue, running):
@@ -94,7 +94,7 @@ def second(queue, running):
 
 
 def side_by_side(names, long):
-    """Run lanes, one of each kind at a time; {name: (count, seconds)} in the order of the names.
+    """Run lanes, one of each kind at a time; {name: Count} in the order of the names.
 
     Lanes that boot nodes take the place of those that compute when there are none left.
     """
@@ -109,9 +109,9 @@ def side_by_side(names, long):
                 waiting[0 if name in BOOTING else 1].remove(name)
                 running[side] = Lane(name, long)
         for side, lane in list(running.items()):
-            result = lane.ended()
-            if result:
-                results[lane.name] = result
+            count = lane.ended()
+            if count:
+                results[lane.name] = count
                 del running[side]
         time.sleep(0.1)
     return {name: results[name] for name in names}
@@ -119,9 +119,10 @@ def side_by_side(names, long):
 
 def table(results):
     """Return the lines of the summary."""
-    rows = [("lane", "verdict", "passed", "failed", "seconds", "not run here")]
-    rows += [(name, verdict(count), str(count.passed), str(count.failed), f"{seconds:.0f}", "; ".join(count.not_run))
-             for name, (count, seconds) in results.items()]
+    rows = [("lane", "verdict", "passed", "failed", "seconds", "cpu", "not run here")]
+    for name, count in results.items():
+        numbers = (count.passed, count.failed, round(count.seconds), round(count.cpu))
+        rows.append((name, verdict(count), *map(str, numbers), "; ".join(count.not_run)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -137,7 +138,7 @@ def main(arguments):
     start = time.monotonic()
     results = {name: run_lane(name, long) for name in names} if len(names) == 1 else side_by_side(names, long)
     print("\n" + "\n".join(table(results)))
-    passed, failed = (sum(getattr(count, what) for count, _ in results.values()) for what in ("passed", "failed"))
+    passed, failed = (sum(getattr(count, what) for count in results.values()) for what in ("passed", "failed"))
     print(f"\n{time.monotonic() - start:.0f} s in all\n{passed} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 

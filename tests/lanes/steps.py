@@ -111,13 +111,17 @@ def run(command, cwd=ROOT, env=None, look=None, quiet=False):
 
 
 class Count:
-    """Numbers of a lane: what passed, what failed, what could not be run here."""
+    """Numbers of a lane: what passed, what failed, what could not be run here, its time and that of its commands on a processor.
+
+    cpu: seconds; those of a node's own processes are not among them, because its init is nobody's child.
+    """
 
     def __init__(self, long=False):
         self.long = long
         self.passed = 0
         self.failed = 0
         self.not_run = []
+        self.seconds = self.cpu = 0.0
 
     def step(self, words, command, **how):
         """Run one command that counts as one check; the next ones run even if it fails."""
