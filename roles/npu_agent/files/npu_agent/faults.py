@@ -51,7 +51,7 @@ CODE_FORM = "8 or 9 hexadecimal digits such as 80E01801"
 # So many occurrences of a code within `window` seconds give it this level, until it has been away for `release` seconds
 # (None: until somebody has removed the file of health_file.py and started the agent anew).
 Rule = namedtuple("Rule", "level window times release")
-# A code that stands longer than `timeout` seconds has this level from then on, until it has been away for longer than `recover` seconds.
+# A code that has stood for `timeout` seconds has this level from then on, until it has been away for `recover` seconds.
 # For its Rule it has come then, and not before (the vendor's source).
 Duration = namedtuple("Duration", "level timeout recover")
 

@@ -13,7 +13,6 @@ LINK_DOWN = "81078603"
 # often: why it has a worse level than its code.
 Fault = namedtuple("Fault", "level severity often", defaults=(None, ""))
 NEVER = float("-inf")
-SOON = 0.01  # seconds: later than
 
 
 class Standing:
@@ -38,7 +37,7 @@ class Standing:
     def take(self, record, events, now, levels):
         """The events of a chip and its record. Returns ({code: Fault} that events told, [codes that came]) of this time."""
         told, came, begun, before = {}, [], set(), set(self.codes)
-        for code in [code for code in self.lasting if self.recovered(code, levels) < now]:
+        for code in [code for code in self.lasting if self.recovered(code, levels) <= now]:
             del self.lasting[code]
         for event in events:
             code, kind, at = event["code"], event["assertion"], event.get("at", now)
@@ -70,7 +69,7 @@ class Standing:
         others stand, so they count as having done so."""
         self.since = {code: now if code in begun else self.since.get(code, NEVER if first else now) for code in self.codes}
         found = [code for code, since in self.since.items() if code in levels.lasting and code not in self.lasting and self.stands(code)
-                 and now - since > levels.lasting[code].timeout]
+                 and now >= since + levels.lasting[code].timeout]
         self.lasting.update((code, now) for code in found)
         return found
 
@@ -115,7 +114,7 @@ class Standing:
         for code in self.lasting:
             rule = levels.lasting[code]
             level = min(rule.level, "SubHealthFault", key=faults.rank) if code == LINK_DOWN else rule.level
-            often = f" (it stood for more than {rule.timeout} s; this ends when it has been away for {rule.recover} s)"
+            often = f" (it stood for {rule.timeout} s; this ends when it has been away for {rule.recover} s)"
             if code not in found or levels.of(code) or level not in faults.HEALTHY:  # of an unknown one its severity may tell worse
                 found[code] = Fault(faults.worse(level, levels.of(code)), None, often)
         for code in list(self.separated):
@@ -147,7 +146,7 @@ class Standing:
     def reviews(self, levels):
         """When time alone may change what stands."""
         ends = [self.release(code, levels) for code in self.separated]
-        ends += [self.recovered(code, levels) + SOON for code in self.lasting if code not in self.codes]
-        ends += [since + levels.lasting[code].timeout + SOON for code, since in self.since.items()
+        ends += [self.recovered(code, levels) for code in self.lasting if code not in self.codes]
+        ends += [since + levels.lasting[code].timeout for code, since in self.since.items()
                  if code in levels.lasting and code not in self.lasting and self.stands(code)]
         return [end for end in ends if end is not None]
