@@ -4,7 +4,7 @@
 import itertools
 from types import SimpleNamespace
 
-from driver_rig import TIMEOUT, chips
+from driver_rig import RETRY, TIMEOUT, chips
 
 
 def test_a_driver_that_answered_is_not_waited_for_when_all_its_chips_hang(fake_driver, fake_node):
@@ -101,6 +101,32 @@ def test_events_are_heard_while_a_new_worker_comes(fake_driver, fake_node):
     assert fake_driver.take_events() == []
 
 
+def test_one_that_hangs_at_another_chip_by_now_is_no_witness_of_the_first(fake_driver, fake_node):
+    """It was told to end a moment too late, and went on to the next chip."""
+    fake_node.hang = {(1, 0)}
+    assert set(fake_driver.ask("health").hung) == {(1, 0)}
+    fake_node.hang = {(2, 0)}
+    fake_node.children[0].waiting.append({"id": fake_node.children[0].asked[0]["id"] + 2, "at": [2, 0]})
+    fake_driver.wait(1)
+    assert not fake_driver.apart and fake_driver.back
+    answer = fake_driver.ask("health")
+    assert chips(answer) == [0, 1, 3] and fake_driver.slow() == [(2, 0)] and len(fake_node.alive()) == 2
+
+
+def test_one_that_tries_a_card_again_may_pass_others_on_its_way(fake_driver, fake_node):
+    fake_node.hang = {(2, None)}
+    assert set(fake_driver.ask("health").hung) == {(2, None)}
+    fake_driver.wait(RETRY)
+    fake_driver.wait(RETRY)
+    for _turn in range(9):
+        fake_driver.wait(1)
+    assert set(fake_driver.hung()) == {(2, None)} and len(fake_node.alive()) == 2
+    fake_node.hang = set()
+    for _turn in range(9):
+        fake_driver.wait(1)
+    assert not fake_driver.apart and chips(fake_driver.ask("health")) == [0, 1, 2, 3]
+
+
 def test_a_slow_chip_does_not_cost_the_others_where_no_second_process_starts(fake_driver, fake_node):
     fake_driver.ask("health")
     slowly(fake_node, {(0, (1, 0)): 2})
@@ -117,7 +143,7 @@ def test_a_slow_chip_does_not_cost_the_others_where_no_second_process_starts(fak
 
 def test_a_captive_of_the_image_before_hangs_after_its_full_time(fake_driver, fake_node):
     fake_driver.inherit((1, 0), SimpleNamespace(
-        messages=(), fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None), fake_node.now - 0.6)
+        has_left=lambda place: False, fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None), fake_node.now - 0.6)
     assert fake_driver.hung() == {} and fake_driver.slow() == [(1, 0)]
     fake_driver.wait(TIMEOUT)
     fake_driver.wait(1)

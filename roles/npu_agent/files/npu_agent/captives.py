@@ -51,7 +51,7 @@ class Left:
     """Stands for the worker that an image before had: it says nothing, and ends or does not."""
 
     def __init__(self, pid):
-        self.pid, self.child, self.messages, self.fault, self.dropped = pid, self, (), None, False
+        self.pid, self.child, self.fault, self.dropped = pid, self, None, False
 
     @property
     def ended(self):
@@ -59,6 +59,9 @@ class Left:
 
     def take(self):
         pass
+
+    def has_left(self, _place):
+        return False
 
     def stop(self, _seconds):
         return self.ended

@@ -349,7 +349,7 @@ class Driver:
             late = not one.sure and now >= one.since + self.settings.query_timeout
             if late:
                 one.worker.take()  # as in reply()
-            if any("ready" not in message and "at" not in message for message in one.worker.messages):
+            if one.worker.has_left(one.place):
                 self.release(one)
             elif one.worker.fault or one.worker.child.ended:
                 if not one.killed:

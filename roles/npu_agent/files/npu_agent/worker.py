@@ -47,6 +47,19 @@ class Worker:
         self.place, self.since = None, self.clock()
         self.child.send({"id": self.number, "cmd": command, "progress": True, **more})
 
+    def has_left(self, place):
+        """Whether its query of this chip is over, to ask of one that nobody waits for: it has answered, or is at another chip by now, as
+        one that was not told to end soon enough."""
+        while self.messages:
+            message = self.messages.popleft()
+            if "at" in message:
+                before, self.place = self.place, message["at"] and tuple(message["at"])
+                if before == place != self.place:
+                    return True
+            elif "ready" not in message:
+                return True
+        return False
+
     def stop(self, seconds):
         """Kill it. True when it is gone: not always, see above."""
         self.child.kill()
