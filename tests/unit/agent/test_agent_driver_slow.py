@@ -142,8 +142,8 @@ def test_a_slow_chip_does_not_cost_the_others_where_no_second_process_starts(fak
 
 
 def test_a_captive_of_the_image_before_hangs_after_its_full_time(fake_driver, fake_node):
-    fake_driver.inherit((1, 0), SimpleNamespace(
-        has_left=lambda place: False, fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None), fake_node.now - 0.6)
+    left = SimpleNamespace(has_left=lambda place: False, fault=None, dropped=False, child=SimpleNamespace(ended=False), take=lambda: None)
+    fake_driver.inherit((1, 0), left, fake_node.now - 0.6)
     assert fake_driver.hung() == {} and fake_driver.slow() == [(1, 0)]
     fake_driver.wait(TIMEOUT)
     fake_driver.wait(1)

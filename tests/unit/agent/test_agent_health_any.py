@@ -4,7 +4,7 @@
 import copy
 
 from chip_life import BUSINESS, DAY, LINK, NOBODY_KNOWS, NOT_HANDLE, OFTEN, SEPARATE, SUB_HEALTH, Life, ecc, event, hot, ill, silent, well
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 RECORDS = [
@@ -35,7 +35,6 @@ def outcome(told):
 
 
 @given(STEPS, CHANGES)
-@settings(max_examples=400, deadline=None)
 def test_any_life(agent, levels, steps, changes):
     chip = Life(agent, levels, **changes)
     now, bad_at, answered = 0.3, None, None
@@ -72,4 +71,4 @@ def follow(chip, now, at_once):
         now = review
         chip.wait(now)
     assert chip.told.review is None
-    assert outcome(chip.wait(now + 1e9)) == told
+    assert outcome(chip.wait(now + 1000 * DAY)) == told

@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.npu.fleet.plugins.plugin_utils import _engine_config_docker as docker
@@ -44,7 +44,6 @@ def wanted(**values):
     return Wanted(**{"name": "ascend", "path": "/opt/a/runtime", **values})
 
 
-@settings(max_examples=150, deadline=None)
 @given(documents(), st.booleans(), st.none() | st.lists(TEXT, max_size=3))
 def test_only_our_keys_change_and_the_second_run_changes_nothing(text, set_default, args):
     before = json.loads(text)
@@ -60,7 +59,6 @@ def test_only_our_keys_change_and_the_second_run_changes_nothing(text, set_defau
     assert (again.changed, again.text, again.note) == (False, result.text, result.note)
 
 
-@settings(max_examples=150, deadline=None)
 @given(documents(), st.booleans())
 def test_a_removal_gives_back_the_same_bytes(text, set_default):
     there = docker.edit(text.encode(), PATH, wanted(set_default=set_default), {})
@@ -71,13 +69,11 @@ def test_a_removal_gives_back_the_same_bytes(text, set_default):
         assert back.text == text
 
 
-@settings(max_examples=100, deadline=None)
 @given(documents())
 def test_the_parser_agrees_with_the_standard_library(text):
     assert places.value_of(text, places.parse(text)) == json.loads(text)
 
 
-@settings(max_examples=150, deadline=None)
 @given(documents(), st.data())
 def test_a_cut_or_doubled_text_is_refused_or_means_the_same(text, data):
     position = data.draw(st.integers(0, len(text)))

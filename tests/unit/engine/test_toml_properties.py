@@ -5,7 +5,7 @@ import json
 
 import pytest
 from engine_corpus import STOCK, deep, read_answer, tomllib, wanted
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
@@ -153,7 +153,6 @@ def expected(tree, default):
     return new
 
 
-@settings(max_examples=80, deadline=None)
 @given(documents(), st.booleans())
 def test_foreign_keys_never_change(document, default):
     text, tree = document
@@ -165,7 +164,6 @@ def test_foreign_keys_never_change(document, default):
     assert (back.text, back.note) == (text, {})
 
 
-@settings(max_examples=50, deadline=None)
 @given(documents())
 def test_a_lost_note_loses_nothing_of_the_admins(document):
     text, tree = document
@@ -178,7 +176,6 @@ def test_a_lost_note_loses_nothing_of_the_admins(document):
     assert "ascend" not in after["plugins"][CRI]["containerd"].get("runtimes", {})
 
 
-@settings(max_examples=60, deadline=None)
 @given(documents(), names, leaves)
 def test_a_key_of_any_table_comes_and_goes(document, name, value):
     text, tree = document
@@ -195,7 +192,6 @@ def test_a_key_of_any_table_comes_and_goes(document, name, value):
             assert tomllib.loads(gone.text) == tree
 
 
-@settings(max_examples=80, deadline=None)
 @given(documents(), st.data())
 def test_a_damaged_text_is_refused_or_means_what_tomllib_says(document, data):
     text, _tree = document
@@ -213,7 +209,6 @@ def test_a_damaged_text_is_refused_or_means_what_tomllib_says(document, data):
             assert toml.read(broken, PATH).data == value
 
 
-@settings(max_examples=60, deadline=None)
 @given(documents(), st.sampled_from(["password", "auth", "identitytoken", "Authorization", "api_key", "token"]), st.data())
 def test_a_planted_credential_is_never_shown(document, key, data):
     text, tree = document
