@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +95,7 @@ def linked_tree():
 def run(command, cwd=ROOT, env=None, look=None, quiet=False):
     """Run a command, show its output as it comes, give each line to look(line). Raises StepFailed unless it ends with 0."""
     print("$ " + " ".join(str(word) for word in command), flush=True)
-    lines = []
+    lines, start = [], time.monotonic()
     process = subprocess.Popen([str(word) for word in command], cwd=cwd, env=env or environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     with process.stdout:
@@ -104,10 +105,12 @@ def run(command, cwd=ROOT, env=None, look=None, quiet=False):
                 print(line, end="", flush=True)
             if look:
                 look(lines[-1])
-    if process.wait():
+    ended = process.wait()
+    print(f"({time.monotonic() - start:.0f} s)", flush=True)
+    if ended:
         if quiet:
             print("\n".join(lines), flush=True)
-        raise StepFailed(f"{Path(str(command[0])).name} ended with {process.returncode}")
+        raise StepFailed(f"{Path(str(command[0])).name} ended with {ended}")
 
 
 class Count:
