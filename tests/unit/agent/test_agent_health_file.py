@@ -95,6 +95,46 @@ def test_another_chip_in_the_place_is_another_chip(life):
     assert life().see(30, chips=[other, record(1)]) is True
 
 
+@pytest.mark.parametrize("ill", range(4))
+def test_what_two_chips_share_says_nothing(life, ill):
+    """The serial number of a board, where chips have none of their own."""
+    def look(agent, now, *codes):
+        chips = [record(number, vdie=None, serial="BOARD") for number in range(4)]
+        chips[ill].update(error_codes=list(codes), health_code=2 if codes else 0)
+        agent.see(now, chips=chips)
+        return [name for name, healthy in state(agent.node.boards[A2]).items() if not healthy]
+
+    agent = life()
+    for number in range(3):
+        look(agent, 2 * number, OFTEN)
+        assert look(agent, 2 * number + 1) == ([f"Ascend910-{ill}"] if number == 2 else [])
+    assert look(life(), 30) == [f"Ascend910-{ill}"]
+
+
+def test_who_comes_back_to_serve_goes_on_with_what_the_other_has_found(life, make):
+    agent = life(**FLAPS)
+    agent.see(0)
+    agent.node.stand_by(True, 1)
+    other = life(**FLAPS)
+    for now in (2, 10):
+        other.see(now)
+        other.see(now + 1, SEPARATE)
+    agent.node.stand_by(False, 20)
+    assert agent.see(21) is False and "went out of service 2 times" in agent.reason() and agent.node.next_review == 11 + 1800
+    agent.node.review(1811)
+    assert state(agent.node.boards[A2])["Ascend910-0"] is True
+
+
+def test_a_file_that_was_removed_meanwhile_holds_nobody(life):
+    agent = life()
+    agent.separate(OFTEN, 3)
+    agent = life()
+    agent.node.stand_by(True, 20)
+    agent.path.unlink()
+    agent.node.stand_by(False, 21)
+    assert agent.see(30) is True
+
+
 def test_a_chip_that_is_away_for_a_while_is_not_forgotten(life):
     life().separate(OFTEN, 3)
     agent = life()

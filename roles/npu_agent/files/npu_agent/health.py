@@ -185,11 +185,12 @@ class Health:
         return Lasting(dict(past.standing.separated), flap, (stands, past.flapping and past.well_since is None))
 
     def recall(self, key, separated, flap):
-        """Go on with what was kept of a chip that is not known yet."""
-        past = self.memory[key] = Past()
-        past.standing.separated.update(separated)
-        if flap is not None:
-            past.flapping, past.told = True, False
+        """Go on with what was kept of a chip, also by another agent meanwhile: the worse holds."""
+        past = self.memory.setdefault(key, Past())
+        mine = past.standing.separated
+        mine.update((code, max(at, mine.get(code, NEVER))) for code, at in separated.items())
+        if flap is not None and not past.flapping:
+            past.flapping, past.told, past.well_since = True, False, None
             past.fault_at, past.fault = flap
 
     def old(self, past, new, now):

@@ -12,7 +12,7 @@ import time
 from typing import Optional
 
 from .files import replace
-from .identity import evidence, same
+from .identity import evidence, pair
 
 FILE = "health.json"
 SCHEMA = 1
@@ -27,12 +27,12 @@ def path_in(folder):
 
 
 class HealthFile:
-    """folder: "" for none. read_only: nothing is written. `idle`: another agent serves this node, and writes."""
+    """folder: "" for none. read_only: nothing is written. idle: another agent serves this node, and writes, see stand_by()."""
 
     def __init__(self, folder, log, read_only=False, *, clock=time.monotonic, wall=time.time, boot_id=None):
         self.path, self.log, self.read_only, self.idle = path_in(folder) if folder else "", log, read_only, False
         self.clock, self.wall, self.boot_id = clock, wall, read_boot_id() if boot_id is None else boot_id
-        self.entries = []  # (known, separated, flap) of chips that were not seen yet
+        self.entries = []  # (known, separated, flap) of chips that were not seen since it was read
         self.sign: Optional[list] = []  # what the file says; None: perhaps something else
         self.written, self.writer = float("-inf"), None
         self.failed = False
@@ -46,17 +46,27 @@ class HealthFile:
             self.entries = parse(text, self.clock(), self.wall(), self.boot_id)
             self.sign = None
         except FileNotFoundError:
-            return
+            self.entries = []
         except (OSError, ValueError, RecursionError) as error:
             self.log("what was kept of the chips' health is not used", "warning", cause=f"{self.path}: {error}")
 
-    def recall(self, known):
-        """(separated, flap) of Health.lasting() for the chip that has this evidence, once; None where nothing was kept."""
-        for entry in self.entries:
-            if same(evidence(entry[0]), evidence(known)) is not None:
-                self.entries.remove(entry)
-                return entry[1:]
-        return None
+    def stand_by(self, idle):
+        """What another agent has found out meanwhile is in the file."""
+        if self.idle and not idle:
+            self.read()
+        self.idle = idle
+
+    def recall(self, known, now):
+        """[(number, separated, flap)] of Health.lasting() for chips that are seen now, once each.
+
+        known: what is known of each chip there is, seen now or not: evidence that two of them share says nothing. now: numbers in it.
+        """
+        if not self.entries:
+            return []
+        paired = {number: place for number, place in pair(known, [entry[0] for entry in self.entries]).items() if number in now}
+        found = [(number, *self.entries[place][1:]) for number, place in paired.items()]
+        self.entries = [entry for place, entry in enumerate(self.entries) if place not in paired.values()]
+        return found
 
     def save(self, chips):
         """Have the file say it, soon, where something else holds than before. chips: [(known, what Health.lasting() says)]."""

@@ -59,6 +59,25 @@ def same(one, other):
     return None
 
 
+def pair(seen, kept, may=lambda number, place: True):
+    """{number: place}: which of the chips seen is which of those kept, the strongest evidence first; both: what is known of chips.
+
+    seen: all chips that are known to be there, so that what two of them share is no evidence. may: whether two can be the same at all.
+    """
+    seen, kept = (unshared([evidence(known) for known in chips]) for chips in (seen, kept))
+    pairs = []
+    for number, mine in enumerate(seen):
+        for place, yours in enumerate(kept):
+            strength = same(mine, yours) if may(number, place) else None
+            if strength is not None:
+                pairs.append((strength, number, place))
+    found: dict = {}
+    for _strength, number, place in sorted(pairs):
+        if number not in found and place not in found.values():
+            found[number] = place
+    return found
+
+
 class Names:
     """The table of names, and its file in `folder` ("": none). backend: says how chips are called."""
 
@@ -142,18 +161,9 @@ class Names:
 
     def recognise(self, found):
         """For each record the entry that is the same chip, or None."""
-        seen, stored = (unshared([evidence(known) for known in chips]) for chips in (found, [entry.known for entry in self.entries]))
-        pairs = []
-        for number, record in enumerate(found):
-            for entry, known in zip(self.entries, stored):
-                strength = same(seen[number], known) if entry.name.startswith(record["prefix"]) else None
-                if strength is not None:
-                    pairs.append((strength, number, entry))
-        identities: list = [None] * len(found)
-        for _strength, number, entry in sorted(pairs, key=lambda pair: pair[:2]):
-            if identities[number] is None and entry not in identities:
-                identities[number] = entry
-        return identities
+        paired = pair(found, [entry.known for entry in self.entries],
+                      lambda number, place: self.entries[place].name.startswith(found[number]["prefix"]))
+        return [self.entries[paired[number]] if number in paired else None for number in range(len(found))]
 
     def taken(self, name, present, complete):
         return name is None or name in present or (not complete and any(entry.name == name for entry in self.entries))

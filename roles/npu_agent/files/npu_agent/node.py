@@ -56,7 +56,7 @@ class Node:
     def stand_by(self, idle, now):
         """Another agent serves this node, or (not `idle`) it has ended, and the chips have the names that it has left."""
         self.names.stand_by(idle)
-        self.kept.idle = idle
+        self.kept.stand_by(idle)
         if not idle and self.sight is not None:
             self.take(self.sight)
             self.judge(now, ())
@@ -89,10 +89,8 @@ class Node:
         known = {seen.identity.key: seen.record for seen in before.values()}
         for identity, record in zip(self.names.assign(records, sight.complete), records):
             last = known.pop(identity.key, {})
-            kept = None if identity.key in self.health.memory else self.kept.recall(identity.known)
-            if kept is not None:
-                self.health.recall(identity.key, *kept)
             self.seen[identity.name] = Seen(identity, dict(record, **slices_of(record, last, identity)), False)
+        self.recall()
         entries = {entry.key: entry for entry in self.names.entries}
         places = {place_of(record) for record in records}
         for name, old in before.items():
@@ -108,6 +106,13 @@ class Node:
                 gone = old.gone or sight.complete or old.record["phy_id"] in numbers
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
                 self.seen[name] = Seen(entries[key], missing(old.record, gone, why), gone)
+
+    def recall(self):
+        """Go on with what was kept of the health of chips that are seen now."""
+        entries, seen = self.names.entries, {seen.identity.key for seen in self.seen.values()}
+        now = {number for number, entry in enumerate(entries) if entry.key in seen}
+        for number, separated, flap in self.kept.recall([entry.known for entry in entries], now):
+            self.health.recall(entries[number].key, separated, flap)
 
     def judge(self, now, events):
         self.problems, reviews = [*self.looked, *filter(None, [self.names.trouble])], []
