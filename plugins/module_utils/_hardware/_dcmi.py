@@ -399,10 +399,11 @@ class Tour:
 
 
 class Reader:
-    """Fills one chip's record; an error is kept beside the values that could be read."""
+    """Fills one chip's record; an error is kept beside the values that could be read. absent: the call before is one that this chip or
+    library does not have, so another one may be made instead. One that failed says nothing: what stands in for it may tell other values."""
 
     def __init__(self, library, chip, record):
-        self.library, self.chip, self.record = library, chip, record
+        self.library, self.chip, self.record, self.absent = library, chip, record, False
 
     def keep(self, error):
         if self.record["error"] is None and not absent(error):
@@ -410,9 +411,11 @@ class Reader:
 
     def read(self, name, target, *before):
         """target after a good call, else None."""
+        self.absent = False
         try:
             self.library.of_chip(self.chip, name, *(before + (ctypes.byref(target),)))
         except DcmiFailed as error:
+            self.absent = absent(error)
             self.keep(error)
             return None
         return target
@@ -439,12 +442,16 @@ def each_chip(library, tour, fill=None, **empty):
 
 
 def fill_identity(reader, record):
-    info = reader.read("get_device_chip_info_v2", ChipInfoV2()) or reader.read("get_device_chip_info", ChipInfo())
+    info = reader.read("get_device_chip_info_v2", ChipInfoV2())
+    if reader.absent:
+        info = reader.read("get_device_chip_info", ChipInfo())
     if info is not None:
         record["name"] = text(info.chip_name)
         record["npu_name"] = text(info.npu_name) if isinstance(info, ChipInfoV2) else None
         record["aicore_count"] = info.aicore_cnt
-    bus = reader.read("get_device_pcie_info_v2", PcieInfoAll()) or reader.read("get_device_pcie_info", PcieInfo())
+    bus = reader.read("get_device_pcie_info_v2", PcieInfoAll())
+    if reader.absent:
+        bus = reader.read("get_device_pcie_info", PcieInfo())
     if bus is not None:
         domain = bus.domain if isinstance(bus, PcieInfoAll) else 0
         record["pci_address"] = "%04x:%02x:%02x.%x" % (domain, bus.bdf_busid, bus.bdf_deviceid, bus.bdf_funcid)
@@ -455,7 +462,7 @@ def fill_identity(reader, record):
     if die is not None and any(die.soc_die):  # nothing but zeros: it was never set
         record["vdie"] = "-".join("%08X" % word for word in die.soc_die)
     label = reader.read("get_device_elabel_info", ElabelInfo())
-    if (label is None or text(label.serial_number) is None) and not reader.library.second:
+    if (reader.absent if label is None else text(label.serial_number) is None) and not reader.library.second:
         label = ElabelInfo()
         try:
             reader.library.call("dcmi_get_card_elabel_v2", reader.chip.card_id, ctypes.byref(label))
