@@ -16,6 +16,7 @@ from ansible_collections.npu.fleet.plugins.module_utils._hardware._families impo
     ("A2G3", "a2"), ("Ascend910B3-vir05_1c_16g", "a2"),
     ("Ascend910", "a3"), ("Ascend910_9392", "a3"), ("910_9362", "a3"),
     ("Ascend950PR", "a5"), ("Ascend950DT", "a5"), ("950PR", "a5"),
+    ("Ascend950PR_9579", "a5"), ("Ascend950DT_95A1", "a5"), ("951PR", None),
     ("xxx", None), ("", None), (None, None), ("NA", None), ("Mcu", None), ("911B3", None), ("910C9", None), ("310Q", None),
 ])
 def test_family_of_name(name, family):
