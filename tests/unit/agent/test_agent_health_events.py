@@ -364,3 +364,22 @@ def test_other_rules_release(agent, life):
     assert chip.see(1000, well()).review is None
     chip.health = agent.health.Health(chip.health.settings, agent.faults.Levels({}), chip.health.memory)
     assert chip.see(1001, well()).review == 1011
+
+
+def test_a_driver_that_lists_no_codes_and_is_not_quite_well(life):
+    """Its number is all there is: an event's end counts when the driver was asked after it."""
+    chip = life(flap_count=0, recovery_seconds=0)
+    blind = {"health_code": 1, "error_codes": None}
+    assert chip.see(0, well(**blind)).healthy
+    assert not chip.see(5, well(asked_at=5, **blind), event(SEPARATE)).healthy
+    assert not chip.see(8, well(asked_at=8, **blind)).healthy
+    assert not chip.see(10, chip.record, {**event(SEPARATE, "recover"), "at": 10}).healthy
+    assert chip.see(15, well(asked_at=15, **blind)).healthy
+
+
+def test_a_list_of_codes_that_fails_once_ends_none(life):
+    chip = life(flap_count=0, recovery_seconds=0)
+    chip.see(0, well())
+    chip.see(5, ill(SEPARATE))
+    assert not chip.see(10, well(health_code=1, error_codes=None, asked_at=10), {**event(SEPARATE, "recover"), "at": 9}).healthy
+    assert chip.see(15, well(health_code=1, asked_at=15)).healthy

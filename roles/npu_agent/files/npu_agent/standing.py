@@ -81,12 +81,16 @@ class Standing:
         if record is not self.polled:  # the same record again is no newer answer
             asked = record.get("asked_at")
             self.polled, self.asked = record, now if asked is None else asked
-        codes = record.get("error_codes")
-        if codes is None and record.get("health_code") == 0:
+        codes, number = record.get("error_codes"), record.get("health_code")
+        if codes is None and number == 0:
             codes = ()  # a driver that cannot list codes, but says that all is well
-        if codes is None:
+        if codes is not None:
+            self.listed = True
+        elif number is not None and not self.listed:
+            # One that never lists them, and says how bad it is: what events have told the end of is in that number no more.
+            codes = [code for code, (stands, _at, _severity) in self.codes.items() if stands]
+        else:
             return
-        self.listed = True
         for code in codes:
             if code not in self.codes:
                 came.append(code)
