@@ -22,6 +22,19 @@ def test_a_driver_that_answered_is_not_waited_for_when_all_its_chips_hang(fake_d
     assert told == [TIMEOUT + number * 0.5 for number in range(8)]
 
 
+def test_nor_when_all_its_cards_do(fake_driver, fake_node):
+    fake_node.chips = [(card, 0) for card in range(16)]
+    for _look in range(2):
+        fake_driver.ask("health")
+    fake_node.hang = {(card, None) for card in range(16)}
+    began, told = fake_node.now, []
+    fake_driver.meanwhile = lambda: told.append((len(fake_driver.hung()), fake_node.now))
+    fake_driver.ask("health")
+    while len(fake_driver.hung()) < 16:
+        fake_driver.wait(TIMEOUT)
+    assert fake_node.now - began == 15 * 0.5 + TIMEOUT
+
+
 def test_a_driver_that_takes_its_time_gets_it(fake_driver, fake_node):
     """Chips that take 2 s each, from one look to the next: they are set apart once, and given five times that from then on."""
     fake_driver.ask("health")

@@ -9,6 +9,7 @@ new one tries, and if it does not (a process that sleeps in the kernel cannot di
 worker several times is asked in a process of its own.
 """
 
+import os
 import time
 from collections import Counter, deque, namedtuple
 from typing import Any, Optional
@@ -196,11 +197,20 @@ class Driver:
 
     def spawn(self, tell):
         unsafe = load_faults(self.library, self.settings.install_path)
+        if unsafe and not os.path.exists(self.library):
+            raise DcmiError(f"there is no {self.library}", "dcmi_library_missing")
         if unsafe:
             raise DcmiError(f"{self.library} is not loaded: {'; '.join(unsafe)}", "dcmi_library_unsafe")
         worker = Worker(self.start(self.library, self.settings.install_path), self.watch, self.clock, tell)
         self.workers.add(worker)
         return worker
+
+    def use(self, library):
+        """Go on with another library. Who hangs in the one before still does."""
+        self.library = library
+        if self.worker is not None:
+            self.drop(self.worker)
+            self.worker = None
 
     def end(self, worker, seconds=DIE_SECONDS):
         """True when it is gone."""
@@ -274,7 +284,7 @@ class Driver:
 
     def reply(self, worker, seconds):
         """The next message; Late when there is none so long after the last one."""
-        if worker.place is not None and worker.place[1] is not None:
+        if worker.place is not None:  # without the list of cards there is no answer at all
             seconds = min(seconds, worker.patience)
         last = False
         while not worker.messages:
