@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_no_node_without_chips(package, tmp_path, monkeyp
     from npu_agent import look
 
     settings = SimpleNamespace(dev_root=str(tmp_path / "dev"), sysfs_root=str(tmp_path / "sys"))
-    found = {"present": False, "device_nodes": []}
+    found = {"present": False, "device_nodes": [], "query": {"error": None}}
     assert look.unusable(found, settings) == look.Sight(False, [], [], True)
 
     def refuse(path):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """look.py: what is seen of nodes of all kinds, through the simulated library, PCI tree and device nodes."""
 
+import os
 import re
+import shutil
 import time
 
 import pytest
-from agent_rig import make_node, until
+from agent_rig import make_node, private_folder, until
 from simulated_world import column
 
 # --- products
@@ -287,7 +289,73 @@ def test_a_node_without_npu(world):
     one.set({"kernel.driver_loaded": False})
     for library in (one.variables["NPU_AGENT_DCMI_LIBRARY"], one.dev / "none.so"):
         sight = one.looker(dcmi_library=library).look()
-        assert (sight.present, sight.chips, sight.problems, sight.complete) == (False, [], [], True)
+        refused = library != one.dev / "none.so"
+        assert (sight.present, sight.chips, sight.complete) == (None if refused else False, [], not refused)
+        assert ["it refuses: dcmi_init answered -8005" in problem for problem in sight.problems] == [True] * refused
+
+
+def test_a_board_without_pci_whose_driver_dies(world):
+    """Nothing shows any more that there is an NPU, but that there was one."""
+    one = world("310b")
+    one.tree.make_equal(one.sys / "bus/pci", {"devices": None})
+    looker = one.looker()
+    assert column(looker.look(), "phy_id", "device_node_present") == [(0, True)]
+    one.set({"kernel.driver_loaded": False}, show=False)
+    for node in one.dev.iterdir():
+        node.unlink()
+    sight = looker.look()
+    assert (sight.present, sight.complete) == (True, False) and "it refuses" in sight.problems[0]
+    assert column(sight, "phy_id", "driver_bound", "device_node_present", "health_code") == [(0, None, False, None)]
+    assert one.looker().look().present is None  # whoever remembers it knows more
+
+
+def test_a_driver_that_goes_takes_its_chips_out_at_once(world):
+    """That their nodes are gone is known, though nobody answers: kubelet must not place another pod there."""
+    one = world("a2", chips=2)
+    looker = one.looker()
+    looker.look()
+    one.set({"kernel.driver_loaded": False})
+    for _look in range(2):
+        sight = looker.look()
+        assert (sight.present, sight.complete) == (True, False) and "the driver is not loaded" in sight.problems[0]
+        assert column(sight, "phy_id", "driver_bound", "device_node_present", "health_code") == [
+            (0, False, False, None), (1, False, False, None)]
+        assert all("the driver is not loaded" in chip["error"] for chip in sight.chips)
+    one.set({"kernel.driver_loaded": True})
+    assert column(looker.look(), "phy_id", "driver_bound", "device_node_present", "health_code") == [(0, True, True, 0), (1, True, True, 0)]
+
+
+def test_a_library_that_comes_back_at_another_place(world, library, monkeypatch, tmp_path):
+    from npu_agent import look
+
+    one = world("a2", chips=2)
+    with private_folder() as out:
+        places = [os.path.join(out, name) for name in ("a.so", "b.so")]
+        shutil.copy(library, places[0])
+        monkeypatch.setattr(look, "find_library", lambda _install: next(filter(os.path.exists, places), places[0]))
+        looker = one.looker(dcmi_library="", dcmi="optional")
+        assert column(looker.look(), "health_code") == [0, 0]
+        os.rename(*places)
+        assert column(looker.look(), "health_code") == [0, 0] and looker.driver.library == places[1]
+        os.remove(places[1])
+        looker.driver.worker.child.kill()
+        assert column(looker.look(), "health_code", "unasked") == [(None, True)] * 2
+
+
+def test_a_node_that_may_be_of_two_is_of_none(world):
+    """One chip does not tell its number and has no node; another one is gone for the driver and has left its node."""
+    one = world("a2", chips=4)
+    one.set({"chips.1.dcmi": {"get_device_logic_id": -8012}, "chips.3.present": False}, show=False)
+    (one.dev / "davinci1").unlink()
+    sight = one.looker().look()
+    assert column(sight, "phy_id") == [0, 2] and any("-8012" in problem for problem in sight.problems)
+
+
+def test_a_name_that_nobody_knows_is_told(world):
+    one = world("a2", chips=2)
+    one.set({"chips.1.name": "Ascend999X", "chips.1.pci": {"device": "0xd999"}})
+    sight = one.looker().look()
+    assert column(sight, "phy_id") == [0] and any("its name, Ascend999X, is of no family" in problem for problem in sight.problems)
 
 
 def test_a_driver_that_is_not_loaded(world):

@@ -9,7 +9,7 @@ from .node import Node
 
 
 def look(settings, levels):
-    """(Sight, Node) of now. Some of what the driver tells comes with the second look."""
+    """The Node as it is now. Some of what the driver tells comes with the second look."""
     backend = backends.of(settings)
     looker = backend.looker(settings)
     node = Node(settings, lambda *_words, **_fields: None, lambda _units: b"", levels, read_only=True)
@@ -21,16 +21,16 @@ def look(settings, levels):
             node.update(sight, time.monotonic())
     finally:
         looker.close()
-    return sight, node
+    return node
 
 
-def report(sight, node):
+def report(node):
     """{"backend", "present", "complete", "families", "resources": {name: {"healthy", "total"}}, "problems", "chips": [...]}.
 
     Each chip has the keys of its record (look.py), "offered": {"id", "resource", "healthy", "reason", "rank", "degraded"} for each form in
     which kubelet would hear of it, and "unknown": words for what nobody knows.
     """
-    chips = []
+    chips, sight = [], node.sight
     for name, seen in node.seen.items():
         offered = [
             {"id": chip.id, "resource": resource, "healthy": chip.healthy, "reason": chip.reason, "rank": chip.rank,
@@ -54,7 +54,7 @@ def of_chip(chip, name, record):
 
 def lines(found):
     """The same as text, a list of lines."""
-    if not found["present"]:
+    if found["present"] is False:
         return [f"no NPU on this node (backend {found['backend']})"]
     told = [f"{len(found['chips'])} chips, {' and '.join(found['families']) or 'of an unknown family'}"]
     told += [f"  {name}: {count['healthy']} of {count['total']} healthy" for name, count in found["resources"].items()]
@@ -75,6 +75,6 @@ def lines(found):
 
 def discover(settings, levels, as_json):
     """Ends with 0 when the driver told of every chip (also of none on a node without NPU), else with 1."""
-    found = report(*look(settings, levels))
+    found = report(look(settings, levels))
     print(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
     return 0 if found["complete"] and not found["problems"] else 1

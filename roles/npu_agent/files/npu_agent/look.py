@@ -46,6 +46,7 @@ class Looker:
         self.driver: Any = None
         self.captives: list = []  # of the image before, see captives.py
         self.found: Any = None  # what the detector found; None: the driver could not be asked
+        self.shown: list = []  # what it found of the chips of the newest sight
         self.found_at, self.starts = 0.0, 0
         self.unknown: set = set()  # places of chips that were too slow to say who they are
         self.identities: dict = {}  # place: what DCMI told last of who the chip is
@@ -75,17 +76,33 @@ class Looker:
             found = self.detect(missing=[QueryError("dcmi", error.code, error.message)])
             if error.code == "dcmi_library_missing" and self.settings.dcmi == "optional" and found["device_nodes"]:
                 return unasked(found, self.settings)
-            return unusable(found, self.settings)
+            return self.unanswered(unusable(found, self.settings))
 
-    def seen(self):
-        if self.driver is None:
-            library = self.settings.dcmi_library or find_library(self.settings.install_path)
+    def unanswered(self, sight):
+        """The same, with the chips of the sight before: where a driver that cannot be asked has left no node, that is known for certain."""
+        if sight.complete or not self.shown:
+            return sight
+        chips = [self.record(known, {"error": "; ".join(sight.problems)}) for known in self.shown]
+        judge_nodes(chips, self.settings.dev_root)
+        return sight._replace(present=True, chips=chips)
+
+    def open(self):
+        """Have a driver, by the library that is there now: another version of it may lie elsewhere."""
+        if self.driver is not None and os.path.exists(self.driver.library):
+            return
+        library = self.settings.dcmi_library or find_library(self.settings.install_path)
+        if self.driver is not None:
+            self.driver.use(library)
+        else:
             if not os.path.exists(library):
                 raise DcmiError(f"there is no {library}", "dcmi_library_missing")
             self.driver = Driver(library, self.settings, self.watch, clock=self.clock, meanwhile=self.meanwhile)
             for one in self.captives:
                 self.driver.inherit(one["place"], Left(one["pid"]), one["since"])
                 self.identities.update({place(chip): chip for chip in one["chips"]})
+
+    def seen(self):
+        self.open()
         found = self.identify() if self.outdated() else self.found
         states = self.driver.ask("health")
         known = {place(chip) for chip in found["chips"] if chip["card_id"] is not None}
@@ -103,9 +120,11 @@ class Looker:
     def keep_slow(self, states):
         """A chip that has not answered yet, and has time left, is as it was; how old that is, `asked_at` tells."""
         for where in [where for where, text in states.errors.items() if text == SLOW]:
-            if where in self.states.records:
+            before = [chip for chip in self.states.records if where in (chip, (chip[0], None))]
+            if before:
                 del states.errors[where]
-                states.records[where], states.asked[where] = self.states.records[where], self.states.asked[where]
+            for chip in before:
+                states.records[chip], states.asked[chip] = self.states.records[chip], self.states.asked[chip]
 
     def outdated(self):
         changed = self.signals is not None and self.signals.count != self.identified
@@ -181,6 +200,7 @@ class Looker:
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
         chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
         complete, numbers, unused = self.found["query"]["ok"], {}, set(excuses)
+        self.shown = []
         told = {record["pci_address"] for record in self.identities.values() if record["pci_address"]}
         for known in self.found["chips"]:
             where = place(known)
@@ -193,7 +213,8 @@ class Looker:
             if known["card_id"] is None:
                 silent.append(f"{name} is left out: the driver does not know it")
             elif known["phy_id"] is None or known["family"] is None:
-                error = known["error"] or {"message": "the driver does not tell its number"}
+                error = known["error"] or {"message": f"its name, {known['name']}, is of no family that is known" if known["family"] is None
+                                           else "the driver does not tell its number"}
                 problems.append(f"{name} is left out: {excuse['error'] if excuse else error['message']}")
                 complete = complete and not excuse
             elif self.settings.family not in ("auto", known["family"]) or (where not in self.states.records and not excuse):
@@ -203,6 +224,7 @@ class Looker:
             else:
                 numbers[known["phy_id"]] = name
                 chips.append(self.record(known, excuse))
+                self.shown.append(known)
         problems += [] if unused else silent  # they may be of the cards that follow
         problems += [LOST] if self.clock() < self.lost_until else []
         problems += [f"card {where[0]} is left out: {excuses[where]['error']}" for where in sorted(unused, key=str)]
@@ -285,7 +307,8 @@ def settle(found):
     numbers = {chip["device_node"] for chip in chips}
     nodes = [node for node in found["device_nodes"] if node not in numbers]
     nameless = [chip for chip in chips if chip["card_id"] is not None and chip["phy_id"] is None]
-    if len(nodes) == len(nameless) == 1:
+    strangers = [chip for chip in chips if chip["card_id"] is None]  # whose node it may be as well
+    if len(nodes) == len(nameless) == 1 and not strangers:
         nameless[0].update(device_node=nodes[0], phy_id=int(os.path.basename(nodes[0])[len("davinci"):]))
     if len(families) == 1 and not found["unknown"]:
         for chip in chips:
@@ -295,14 +318,17 @@ def settle(found):
 
 def unusable(found, settings):
     """A node without an NPU, or one whose driver cannot be asked: two very different things."""
+    error = (found["query"]["error"] or {}).get("message", "")
     if not found["present"] and not found["device_nodes"]:
         unseen = blind(settings)
+        if error and not unseen:
+            # A board without PCI looks like this when its driver is dead, and a server without NPU where somebody has left the library.
+            return Sight(None, [], [f"no NPU is on PCI or has a device node; there is a driver's library, but it refuses: {error}"], False)
         return Sight(bool(unseen), [], unseen, not unseen)
     where = ", ".join(chip["pci_address"] or "?" for chip in found["chips"])
     seen = f"{len(found['chips'])} NPUs on PCI ({where})" if where else "device nodes of an NPU"
     driver = "the chips cannot be asked" if found["driver"]["loaded"] else "the driver is not loaded"
-    cause = (found["query"]["error"] or {}).get("message", "nobody to ask")
-    return Sight(True, [], [f"this node has {seen}, but {driver}: {cause}"], False)
+    return Sight(True, [], [f"this node has {seen}, but {driver}: {error or 'nobody to ask'}"], False)
 
 
 def unasked(found, settings):

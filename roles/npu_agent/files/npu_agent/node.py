@@ -42,6 +42,8 @@ class Node:
 
     def update(self, sight, now):
         """Take what look.py saw. The names of the resources whose list changed."""
+        if sight.present is None and not self.names.entries:
+            sight = sight._replace(present=False, problems=[], complete=True)
         self.present, self.sight, self.silent = sight.present, sight, ""
         self.take(sight)
         return self.judge(now, sight.events)

@@ -159,7 +159,7 @@ class Service:
                 self.say_problems.over()
         elif self.node.present is False:
             self.say("no NPU on this node; looking again from time to time")
-        elif self.node.present:
+        elif self.node.sight is not None:
             self.say("the NPUs cannot be used, nothing is registered", "error", cause=status.no_chips(self.node))
 
     # --- life

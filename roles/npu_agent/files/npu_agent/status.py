@@ -30,7 +30,7 @@ def state_of(service):
         return min((session.state for session in service.sessions.values()), key=WORST.index), causes
     if service.node.present is False:
         return NO_NPU, ["this node has no NPU"]
-    return (DRIVER, [no_chips(service.node)]) if service.node.present else (STARTING, [])
+    return (DRIVER, [no_chips(service.node)]) if service.node.sight is not None else (STARTING, [])
 
 
 def whole_chips(boards):

@@ -32,9 +32,9 @@ class Refused(Exception):
 class Sight(namedtuple("Sight", "present chips problems complete events", defaults=((),))):
     """What a look saw.
 
-    present: the node has a device at all. chips: records, see look.Looker.record(). problems: texts for operators.
-    complete: all devices were told of, so one that is missing is gone. events: fault events since the last sight, each with
-    phy_id, code (eight hex digits), assertion (occur, recover, once), severity (0 to 3) and at (monotonic time).
+    present: the node has a device at all; None: only who has seen one here can tell. chips: records, see look.Looker.record().
+    problems: texts for operators. complete: all devices were told of, so one that is missing is gone. events: fault events since the
+    last sight, each with phy_id, code (eight hex digits), assertion (occur, recover, once), severity (0 to 3) and at (monotonic time).
     """
 
     __slots__ = ()
