@@ -207,7 +207,8 @@ SETTINGS = {
         "/etc/ascend-docker-runtime.d/base.list", path, "the vendor runtime's list of the driver's files for containers; without it, ours",
     ),
     "cdi_links": ("family", one_of("family", "allow", "refuse"), "symbolic links in that list; family: taken where its boards need it"),
-    "unhealthy_from": ("major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service"),
+    "unhealthy_from": (
+        "major", one_of("minor", "major", "critical"), "lowest DCMI health that takes a chip out of service, where no codes decide it"),
     "fault_file": ("", path_or_empty, "file with other levels for fault codes, as the vendor's faultCode.json; empty: none"),
     "recovery_seconds": (10.0, seconds(0, 86400), "how long a chip must be without a fault before it takes work again"),
     "flap_count": (3, whole(0, 1000), "a chip that goes out of service so often within flap_window stays out for flap_hold; 0: never"),
