@@ -9,7 +9,7 @@ import re
 
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class Files(object):
@@ -108,5 +108,8 @@ def lookup(values, *names):
 
 
 def _unreadable(path, error):
-    message = "%s can not be read: %s." % (path, error.strerror)
-    return FleetError(message, "file_unreadable", "observe", object=path, observed=str(error), hint="Run as root.")
+    message, hint = "%s can not be read: %s." % (path, error.strerror), "Run as root."
+    if error.errno == errno.EISDIR:
+        message = "%s is a folder, where a file belongs." % path
+        hint = "Container engines make a folder where a container was to get a file that was not there; remove it with 'rmdir %s'." % path
+    return FleetError(message, "file_unreadable", "observe", object=path, observed=str(error), hint=hint)

@@ -418,3 +418,12 @@ def test_unreadable_is_not_absent(monkeypatch, tmp_path):
     with pytest.raises(FleetError) as caught:
         _state.observe(str(tmp_path), LIVE)
     assert caught.value.code == "file_unreadable"
+
+
+@pytest.mark.parametrize("path", ["/etc/ascend_install.info", "/usr/local/Ascend/driver/version.info"])
+def test_a_folder_in_the_place_of_a_record_is_named(tmp_path, path):
+    """A pod that is started again after the driver has gone: the engine makes what it was to mount."""
+    (tmp_path / path.lstrip("/")).mkdir(parents=True)
+    with pytest.raises(FleetError) as caught:
+        _state.observe(str(tmp_path), LIVE)
+    assert f"{path} is a folder" in str(caught.value) and f"rmdir {path}" in caught.value.hint
