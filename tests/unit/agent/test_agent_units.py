@@ -55,6 +55,21 @@ def test_slices_that_were_never_told(make, nodes):
     assert node.update(sight(unknown), 1) == {P310} and state(node.boards[P310]) == {"Ascend310P-0": True}
 
 
+def test_slices_that_are_remembered_count_more_than_a_node_that_is_not_seen(make, nodes):
+    """A pod does not have nodes that came after it, and a whole chip beside its slices would be given out twice."""
+    known, names = record(0, family="310p", slices=slices_of((100, "vir02"))), str(nodes / "state")
+    node = make(state_dir=names)
+    node.update(sight(known), 0)
+    node.names.file.writer.join(10)
+    for path in nodes.glob("vdavinci*"):
+        path.unlink()
+    later = make(state_dir=names)
+    later.update(sight(dict(known, slices=None)), 1)
+    assert list(later.boards) == [f"{P310}-2c"]
+    (piece,) = later.boards[f"{P310}-2c"].units.values()
+    assert not piece.healthy and "does not tell which slices" in piece.reason and "delete that pod" in piece.reason
+
+
 @pytest.mark.parametrize("case", [
     (slices_of((100, "vir02"), (101, "vir02")), f"{P310}-2c", ["Ascend310P-2c-100-0", "Ascend310P-2c-101-0"]),
     ([], P310, ["Ascend310P-0"]), (None, P310, ["Ascend310P-0"]),

@@ -23,6 +23,7 @@ _310P = {
     "vir01": "1c", "vir02": "2c", "vir04": "4c", "vir02_1c": "2c.1cpu", "vir04_3c": "4c.3cpu", "vir04_3c_ndvpp": "4c.3cpu.ndvpp",
     "vir04_4c_dvpp": "4c.4cpu.dvpp",
 }
+ANEW = "make the slice anew, or where npu-agent runs in a pod that is older than the slice, delete that pod"
 KINDS = {"910": _910, "a2": _910B, "a3": _910B, "310p": _310P}
 
 
@@ -34,11 +35,9 @@ def forms(chip, record, resource, settings):
     be given out beside the slice. One whose slices are not known keeps its place in the capacity, in the form that it had last.
     """
     slices, why = record["slices"], ""
-    if not record["slices_told"]:
-        if nodes.slice_nodes(settings.dev_root):
-            why = "the driver does not tell which slices (vNPUs) it has, and this node has some"
-        else:
-            slices = []  # each one has a node
+    # Without a node of one there is none, but for those that were told of once: a pod sees the nodes that were there when it was made.
+    if not record["slices_told"] and (slices or nodes.slice_nodes(settings.dev_root)):
+        why = "the driver does not tell which slices (vNPUs) it has, and this node has some"
     if not slices:
         return [(resource, withheld(chip, why or strange(record, settings.dev_root)))], []
     if settings.shares > 1:
@@ -73,7 +72,7 @@ def part(chip, piece, dev_root):
     prefix, _dash, number = chip.id.rpartition("-")
     node = f"{dev_root}/vdavinci{piece.vdev_id}"
     made = chip._replace(id=f"{prefix}-{piece.kind}-{piece.vdev_id}-{number}", device_node=node, slice=piece)
-    missing = "" if os.path.lexists(node) else f"its device node {node} is missing"
+    missing = "" if os.path.lexists(node) else f"its device node {node} is missing; {ANEW}"
     return withheld(made, nodes.trouble(node)) if not missing else made._replace(healthy=False, reason=made.reason or missing)
 
 
