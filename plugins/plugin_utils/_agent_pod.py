@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ansible_collections.npu.fleet.plugins.module_utils._hardware._families import FAMILIES, resource_of
@@ -93,6 +94,9 @@ def access_pod(full: dict[str, Any]) -> dict[str, Any]:
     one = container(full, "access", ["access"], ("48Mi", "128Mi"))
     one["securityContext"] = security()
     one["env"] = [{"name": "NPU_AGENT_DEV_ROOT", "value": "/host/dev"}]
+    extra = full["config"].get("rockchip_extra")
+    if extra:  # the one setting of the agent's that says what it is to see; whatever else changes starts no such pod anew
+        one["env"].append({"name": "NPU_AGENT_ROCKCHIP_EXTRA", "value": extra if isinstance(extra, str) else json.dumps(extra)})
     one["volumeMounts"] = [
         # Kubelet's own socket and those of plugins come and go, so it is the folder.
         volumes.host(full["device_plugins"], "Directory", "/var/lib/kubelet/device-plugins", read_only=False),

@@ -253,6 +253,14 @@ def test_a_new_configuration_makes_new_pods_of_the_agent_only():
     assert before["npu-agent"] != after["npu-agent"] and before["npu-agent-access"] == after["npu-agent-access"]
 
 
+@pytest.mark.parametrize(("value", "text"), [(["/dev/rga"], '["/dev/rga"]'), ('["/dev/rga"]', '["/dev/rga"]'), ([], None), ("", None)])
+def test_the_access_pod_knows_which_nodes_the_operator_adds(value, text):
+    """And nothing else of the configuration."""
+    access = containers({**IMAGE, "config": {"rockchip_extra": value, "log_level": "debug"}})["access"]
+    env = {one["name"]: one["value"] for one in access["env"]}
+    assert env == {"NPU_AGENT_DEV_ROOT": "/host/dev", **({"NPU_AGENT_ROCKCHIP_EXTRA": text} if text else {})}
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({}, "needs an image"), ({**IMAGE, "access": "cdi"}, "kubelet does not hand a pod's annotations"),
     ({**IMAGE, "imagee": 1}, "no option imagee"),

@@ -10,7 +10,6 @@ Only for DaemonSet mode; as a systemd service the agent is on the host.
 
 import asyncio
 import collections
-import os
 import re
 import signal
 from types import SimpleNamespace
@@ -18,6 +17,8 @@ from types import SimpleNamespace
 from . import health, messages, nodes
 from ._hardware import _rknpu
 from ._hardware._families import FAMILIES
+from .backends.base import in_container
+from .backends.rockchip import extras
 from .log import Log
 from .plugin import Plugin
 from .session import Session
@@ -26,7 +27,7 @@ from .watch import GONE, Folder
 RESOURCE = "npu.fleet/agent"
 ID = "node"
 LOOK_SECONDS = 2.0
-CHIP = re.compile(r"davinci[0-9]+\Z")
+CHIP, SLICE = re.compile(r"davinci([0-9]+)\Z"), re.compile(r"vdavinci([0-9]+)\Z")
 # Beside the chips': the kernel's log, from which the audit takes the lines about a failure; read only.
 KERNEL_LOG = "kmsg"
 
@@ -55,26 +56,34 @@ class Access:
         return sum(unit.healthy for unit in self.units.values()), len(self.units)
 
 
-def wanted(dev_root, sysfs_root="/sys"):
-    """[(path on the host, path in the container, permissions)] of what the agent asks or opens, as far as it is there: chips and managers,
-    and the nodes of a Rockchip NPU's driver.
+def wanted(settings):
+    """[(path on the host, path in the container, permissions)] of what the agent asks or opens, as far as it is there: managers, chips, the
+    folders of a bus, and the nodes of a Rockchip NPU's driver; and of what it only looks for, which is what else containers get with them.
 
     On boards with a 310B containers see another manager under the usual name; the agent looks for it under its own one too.
     """
-    managers = {}
-    for family in FAMILIES.values():
-        for node in family["managers"]:
-            if nodes.is_device(f"{dev_root}/{node['host']}"):
-                managers[node["host"]] = node["host"]
-    try:
-        chips = sorted((name for name in os.listdir(dev_root) if CHIP.match(name)), key=lambda name: int(name[len("davinci"):]))
-    except OSError:
-        chips = []
-    boards = [path[len(dev_root) + 1:] for one in _rknpu.find(sysfs_root, dev_root) for path in one["device_nodes"]]
-    found = [(f"/dev/{name}", f"/dev/{name}", "rw") for name in [*managers, *chips, *boards] if not nodes.trouble(f"{dev_root}/{name}")]
-    if found and nodes.is_device(f"{dev_root}/{KERNEL_LOG}"):
-        found.append((f"/dev/{KERNEL_LOG}", f"/dev/{KERNEL_LOG}", "r"))
-    return found
+    root, families = settings.dev_root, FAMILIES.values()
+    boards = [path for one in _rknpu.find(settings.sysfs_root, root) for path in one["device_nodes"]]
+    found = [*(f"{root}/{node['host']}" for family in families for node in family["managers"]), *numbered(root, CHIP), *boards]
+    found = [path for path in found if nodes.number_of(path) is not None]
+    if not found:
+        return []
+    # On such boards the driver speaks with its chips through it.
+    found += [path for family in families for folder in family.get("folders", ()) for path in below(f"{root}/{folder}")]
+    seen = [*numbered(root, SLICE), *(extras(settings) if boards else ()), f"{root}/{KERNEL_LOG}"]
+    given = {**dict.fromkeys(seen, "r"), **dict.fromkeys(found, "rw")}
+    given = {path: given[path] for path in [*found, *seen] if nodes.number_of(path) is not None}
+    return [(in_container(path, settings), in_container(path, settings), permissions) for path, permissions in given.items()]
+
+
+def numbered(folder, pattern):
+    """Paths of the names that match, by the number at their end."""
+    found = sorted((int(match.group(1)), match.group()) for match in map(pattern.match, _rknpu.listed(folder)) if match)
+    return [f"{folder}/{name}" for _number, name in found]
+
+
+def below(folder):
+    return [f"{folder}/{name}" for name in _rknpu.listed(folder)]
 
 
 class AccessPlugin(Plugin):
@@ -87,7 +96,7 @@ class AccessPlugin(Plugin):
         return response
 
     async def allocate(self, request, context):
-        response, given = messages.AllocateResponse(), wanted(self.settings.dev_root, self.settings.sysfs_root)
+        response, given = messages.AllocateResponse(), wanted(self.settings)
         strange = [name for container in request.container_requests for name in container.devices_ids if name != ID]
         if strange or not given:
             from grpc import StatusCode  # noqa: PLC0415
@@ -127,11 +136,11 @@ async def run(settings, log):
         loop.add_signal_handler(number, stopping.set)
     board, folder = Access(), Folder(settings.kubelet_dir, log)
     session = AccessSession(settings, board, folder, log, collections.Counter(), holders=Nobody(), standing_by=lambda _standby: None)
-    board.publish(bool(wanted(settings.dev_root, settings.sysfs_root)))
+    board.publish(bool(wanted(settings)))
     folder.look()
     task = asyncio.ensure_future(session.run())
     while not stopping.is_set():
-        found = wanted(settings.dev_root, settings.sysfs_root)
+        found = wanted(settings)
         if board.publish(bool(found)):
             log("device nodes of an NPU driver are there" if found else "there is no device node of an NPU driver",
                 nodes=[host for host, _inside, _permissions in found])
