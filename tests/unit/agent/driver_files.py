@@ -27,4 +27,5 @@ def cdi_settings(tree):
     (tree / "base.list").write_text(f"{tree}/dcmi\n{tree}/none\n")
     return SimpleNamespace(backend="ascend",
                            dev_root=str(tree), cdi_mounts=f"{tree}/base.list", cdi_links="family", cdi_folder=f"{tree}/cdi",
-                           allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", install_path="/nowhere")
+                           allocate_by="nodes", allocate_mode="both", allocate_mounts="auto", install_path="/nowhere", host_root="/",
+                           host_paths=())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What pods get, and which chips are preferred: the agent as a process, against the kubelet stand-in."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,7 @@ def settings(tmp_path):
         make_node(tmp_path / name)
     (tmp_path / "driver/lib64").mkdir(parents=True)
     return SimpleNamespace(dev_root=str(tmp_path), allocate_mode="both", allocate_by="nodes", allocate_mounts="auto", cdi_links="family",
-                           backend="ascend", install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list")
+                           backend="ascend", install_path=str(tmp_path), cdi_mounts=f"{tmp_path}/base.list", host_root="/", host_paths=())
 
 
 def chips(family="a2", **changes):
@@ -256,6 +257,26 @@ def test_the_drivers_files_come_by_mounts(rig):
         assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]["mounts"] == [
             {"container_path": "/usr/local/Ascend/driver/lib64", "host_path": f"{place}/driver/lib64", "read_only": True}
         ]
+
+
+def test_the_drivers_files_are_those_of_the_host_and_what_is_not_seen_is_told(rig):
+    """As in a pod: the image has libraries of its own under paths of the list, the host has others, and of its /etc nothing is seen."""
+    host = rig.folder / "host"
+    for path in ("usr/local/bin", "etc"):
+        (host / path).mkdir(parents=True)
+    (host / "usr/local/bin/npu-smi").touch()
+    (host / "etc/hccn.conf").touch()
+    base = rig.folder / "own.list"
+    base.write_text("/usr/local/bin/npu-smi\n/usr/bin\n/etc/hccn.conf\n")
+    rig.kubelet()
+    agent = rig.agent(cdi_mounts=base, allocate_mounts="always", host_root=host, host_paths="/usr/local/bin, /usr/bin")
+    agent.await_state("serving")
+    until(lambda: rig.numbers()[0], what="the first list in the kubelet")
+    assert rig.ask("allocate", count=1, resource=RESOURCE, pod="one")["response"]["mounts"] == [
+        {"container_path": "/usr/local/bin/npu-smi", "host_path": "/usr/local/bin/npu-smi", "read_only": True}
+    ]
+    (told,) = json.loads(agent.get("/readyz")[1])["reasons"]
+    assert told.startswith("containers do not get /etc/hccn.conf, whether")
 
 
 def test_shares(rig):

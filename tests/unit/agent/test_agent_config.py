@@ -38,6 +38,8 @@ def reload(package):
     ("listen: 'x:'\n", "allowed: HOST:PORT"),
     ("listen: '-1'\n", "allowed: HOST:PORT"),
     ("kubelet_dir: relative\n", "kubelet_dir is 'relative'; allowed: an absolute path"),
+    ("host_paths: /a, b\n", "allowed: absolute paths with commas between"),
+    ("host_paths: [/a]\n", "allowed: absolute paths with commas between"),
     ("kubelet_dir: /" + "x" * 80 + "\n", "at most 67 bytes"),
     ("poll_seconds: 1\npoll_seconds: 2\n", "line 2: poll_seconds is set a second time"),
     ("- a\n", "must be a list of 'key: value' lines"),
@@ -61,6 +63,10 @@ def test_bad_configuration(config, tmp_path, text, words):
         config.load(str(file), {})
     assert words in str(error.value)
     assert "default: " in words or str(file) in str(error.value)
+
+
+def test_paths_with_commas_between(config):
+    assert config.load(None, {"NPU_AGENT_HOST_PATHS": "/a/, /b"}).host_paths == ("/a", "/b") and config.load(None, {}).host_paths == ()
 
 
 SECRET = "s3cr3t"  # noqa: S105  a canary

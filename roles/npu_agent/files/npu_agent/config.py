@@ -36,6 +36,13 @@ def path_or_empty(value):
     return value if value in ("", None) else path(value)
 
 
+def paths(value):
+    try:
+        return tuple(path(one.strip()) for one in str(value or "").split(",") if one.strip())
+    except ValueError:
+        raise ValueError("absolute paths with commas between; empty") from None
+
+
 def folder_for_sockets(value):
     value = path(value)
     if len(os.fsencode(value)) > SOCKET_PATH_LIMIT - SOCKET_NAME_ROOM:
@@ -178,6 +185,8 @@ SETTINGS = {
     "sysfs_root": ("/sys", path, "where sysfs is mounted"),
     "dev_root": ("/dev", path, "where the device nodes are"),
     "proc_root": ("/proc", path, "where procfs is mounted"),
+    "host_root": ("/", path, "where the host's files are seen; containers get those of the driver by the paths that they have on the host"),
+    "host_paths": ("", paths, "what of the host is seen there, with commas between; empty: everything"),
     "install_path": ("/usr/local/Ascend", path, "where the driver is installed"),
     "dcmi_library": ("", path_or_empty, "libdcmi.so; empty: the driver's own places"),
     "family": ("auto", one_of("auto", "310", "310p", "310b", "910", "a2", "a3", "a5"), "which NPUs to serve where there are several kinds"),

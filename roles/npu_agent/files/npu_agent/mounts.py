@@ -4,7 +4,8 @@ ours where that runtime is not installed.
 
 The rules are the vendor's: one absolute path a line, at most 128, patterns allowed, what does not exist is skipped, a symbolic link only
 where links are allowed (there ASCEND_ALLOW_LINK=True, which the boards with a 310B need; with the libraries of the UB bus, which come
-under names of their versions, the vendor's runtime allows them by itself). All of it is read-only.
+under names of their versions, the vendor's runtime allows them by itself). All of it is read-only, and nothing is promised that was not
+seen on the host (host.py); what cannot be seen is told.
 """
 
 import errno
@@ -13,6 +14,8 @@ import glob
 import os
 import stat
 import time
+
+from . import host as hosts
 
 LIMIT = 128
 # When many containers come at once, one look serves them all. A container starts later than that after the answer (kubelet shows it some
@@ -61,12 +64,12 @@ def runtime_installed(settings):
 
 def of(settings, families):
     """([(host path, container path)], problems) of what a container with chips of these families gets on this node."""
-    links = links_allowed(settings.cdi_links, families)
+    links, host = links_allowed(settings.cdi_links, families), hosts.of(settings)
     if runtime_installed(settings):
         lines, problems = read_list(settings.cdi_mounts)
-        found, more = existing([(line, None) for line in lines], links)
+        found, more = existing([(line, None) for line in lines], links, host)
         return found, problems + more
-    return existing(built_in(tuple(families), settings.install_path), links)
+    return existing(built_in(tuple(families), settings.install_path), links, host)
 
 
 @functools.lru_cache(maxsize=16)
@@ -127,27 +130,55 @@ def read_line(line):
     return line.startswith("/") and "\0" not in line and line.isprintable(), glob.has_magic(line)
 
 
-def existing(lines, links):
+def existing(lines, links, host):
     """([(host path, container path)], problems) of [(path or pattern, container path or None: the same)]. A link's host path is what it
     leads to; the container sees it under the listed name."""
-    found, problems = {}, []
+    found, problems, unseen, folders = {}, [], [], {}
     for line, inside in lines:
         plain, pattern = read_line(line)
         if not plain:
             problems.append(f"{line!r} of the list is no plain absolute path")
             continue
-        for path in map(os.path.normpath, sorted(glob.glob(line)) if pattern else [line]):  # a slash at the end would follow a link
+        path_or_pattern = os.path.normpath(line)  # a slash at the end would follow a link
+        matching = host.matching(path_or_pattern) if pattern and host.sees(path_or_pattern) else [path_or_pattern]
+        for path in matching:
             try:
-                kind = os.lstat(path).st_mode
-                link = stat.S_ISLNK(kind)
-                if link:
-                    kind = os.stat(path).st_mode
+                real, why = judged(path, links, host, folders)
             except (OSError, ValueError):
                 continue
-            if link and not links:
-                problems.append(f"{path} is a symbolic link and is left out; `cdi_links: allow` takes such ones in")
-            elif not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                problems.append(f"{path} is neither file nor folder and is left out")
+            if real is None:
+                unseen.append(path)
+            elif why:
+                problems.append(f"{path} is {why}")
             else:
-                found[path if pattern or inside is None else inside] = os.path.realpath(path) if link else path
-    return [(host, inside) for inside, host in found.items()], problems
+                found[path if pattern or inside is None else inside] = real
+    return [(there, inside) for inside, there in found.items()], problems + ([unseen_text(unseen)] if unseen else [])
+
+
+def judged(path, links, host, folders):
+    """(what the host has to mount for it, why it must not); None for the first: it is not seen. OSError: there is nothing.
+    folders: {folder: where it leads to} of those that were looked at already."""
+    folder, name = os.path.split(path)
+    if folder not in folders:
+        folders[folder] = host.leads_to(folder).rstrip("/")
+    real = here = f"{folders[folder]}/{name}"
+    if not (host.sees(path) and host.sees(here)):
+        return None, ""
+    kind = host.mode(here)
+    link = stat.S_ISLNK(kind)
+    if link:
+        real = host.leads_to(here)
+        if not host.sees(real):
+            return None, ""
+        kind = host.mode(real)
+    if link and not links:
+        return real, "a symbolic link and is left out; `cdi_links: allow` takes such ones in"
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        return real, "neither file nor folder and is left out"
+    return real if link else path, ""
+
+
+def unseen_text(paths):
+    return (f"containers do not get {', '.join(paths)}, whether this host has them or not: npu-agent does not see these places of it. "
+            "Where pods need them, install the vendor's container runtime, which mounts them itself with `allocate_by: nodes`; or run "
+            "npu-agent as a service")
