@@ -17,17 +17,30 @@ PORT = 8083
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  where clients in a cluster look
 TOKEN_SECONDS = 3600
 
+_BOARD_FILES = [(path, "File") for path in (
+    "/etc/hdcBasic.cfg", "/etc/sys_version.conf", "/etc/ascend_install.info", "/var/slogd", "/var/dmp_daemon")]
 #: What else of the host a kind of board needs, as (path, type): the vendor's own manifests mount these, files as files (a folder in the
-#: place of a file is "not a directory"), and the shared memory of the host. Never a folder of the host's libraries as a whole: its libc
-#: beside that of the image ends in SIGBUS.
+#: place of a file is "not a directory"), and the shared memory of the host. Never a folder of the host's libraries as a whole where a
+#: loader looks: its libc beside that of the image ends in SIGBUS.
 PROFILES: dict[str, list[tuple[str, str]]] = {
     "server": [("/usr/local/dcmi", "Directory")],
-    "310b": [
-        ("/usr/lib64/libdcmi.so", "File"), ("/usr/lib64/libmmpa.so", "File"), ("/usr/lib64/libdrvdsmi.so", "File"),
-        ("/etc/hdcBasic.cfg", "File"), ("/etc/sys_version.conf", "File"), ("/etc/ascend_install.info", "File"),
-        ("/var/slogd", "File"), ("/var/dmp_daemon", "File"), ("/dev/shm", "Directory"),  # noqa: S108
-    ],
+    "a5": [("/usr/local/dcmi", "Directory")],
+    "310b": [("/usr/lib64/libdcmi.so", "File"), ("/usr/lib64/libmmpa.so", "File"), ("/usr/lib64/libdrvdsmi.so", "File"), *_BOARD_FILES,
+             ("/dev/shm", "Directory")],  # noqa: S108
     "rockchip": [],  # the driver is part of the kernel, and no library is asked
+}
+
+#: Where the agent sees the host's files.
+HOST = "/host"
+_PROGRAMS = [("/usr/local/bin", "DirectoryOrCreate"), ("/usr/local/sbin", "DirectoryOrCreate")]
+#: What it sees there beside the driver's folder, by kind of board: where the driver's files for containers lie, since it promises none
+#: that it has not seen. Folders that every user of a host may read, never /etc, /var or / as a whole: passwords and the kubelet's keys are
+#: below them. A single file is here only where the board is known to have it: of one that is missing an engine makes a folder on the
+#: host, or the pod does not start. What is not here the agent names, and says what mends it.
+SEEN: dict[str, list[tuple[str, str]]] = {
+    "server": [*PROFILES["server"], *_PROGRAMS],
+    "a5": [*PROFILES["a5"], *_PROGRAMS, ("/usr/lib64", "Directory"), ("/usr/bin", "Directory")],
+    "310b": [*_PROGRAMS, ("/usr/lib64", "Directory"), ("/usr/lib", "Directory"), ("/etc/ld.so.conf.d", "DirectoryOrCreate"), *_BOARD_FILES],
 }
 
 
@@ -35,7 +48,12 @@ def profile_of(families: list[str]) -> str:
     """The profile for a node with chips of these families."""
     if any(family in SOCS for family in families):
         return "rockchip"
-    return "310b" if "310b" in families else "server"
+    return next((profile for profile in ("310b", "a5") if profile in families), "server")
+
+
+def label(path: str) -> str:
+    """Name of a volume: lower case, with dashes."""
+    return path.strip("/").replace("/", "-").replace(".", "-").replace("_", "-").lower()[-60:].strip("-")
 
 
 class Volumes:
@@ -46,14 +64,14 @@ class Volumes:
 
     def add(self, source: dict[str, Any], inside: str, read_only: bool = True, name: str = "") -> dict[str, Any]:
         """The volumeMount of a new volume. name: where two containers have different ones in one place."""
-        name = name or inside.strip("/").replace("/", "-").replace(".", "-").replace("_", "-").lower()[-60:].strip("-")
+        name = name or label(inside)
         if all(volume["name"] != name for volume in self.volumes):
             self.volumes.append({"name": name, **source})
         return {"name": name, "mountPath": inside, **({"readOnly": True} if read_only else {})}
 
     def host(self, path: str, kind: str, inside: str | None = None, read_only: bool = True) -> dict[str, Any]:
-        """One of a path of the host."""
-        return self.add({"hostPath": {"path": path, "type": kind}}, inside or path, read_only)
+        """One of a path of the host; the same volume where it is mounted in two places."""
+        return self.add({"hostPath": {"path": path, "type": kind}}, inside or path, read_only, label(path))
 
 
 def security(capabilities: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -134,14 +152,18 @@ def agent_container(full: dict[str, Any], profile: str, volumes: Volumes) -> dic
         volumes.host(f"{full['kubelet_root']}/pod-resources", "Directory", "/var/lib/kubelet/pod-resources"),
         volumes.host("/var/lib/npu-agent", "DirectoryOrCreate", read_only=False),
         # debugfs lies below it, from which the load of a Rockchip NPU is read.
-        volumes.host("/sys", "Directory", "/host/sys"),
+        volumes.host("/sys", "Directory", f"{HOST}/sys"),
         # For root alone, and in this container alone: it may have tokens.
         volumes.add({"secret": {"secretName": "npu-agent", "defaultMode": 0o400}}, "/etc/npu-agent"),
     ]
     if profile != "rockchip":
         # A folder that is not there is waited for, and not made: an empty one would pass for a driver of somebody else's.
-        mounts += [volumes.host(f"{full['install_path']}/driver", "Directory"),
-                   volumes.host("/etc/ascend-docker-runtime.d", "DirectoryOrCreate")]
+        driver = (f"{full['install_path']}/driver", "Directory")
+        mounts += [volumes.host(*driver), volumes.host("/etc/ascend-docker-runtime.d", "DirectoryOrCreate")]
+        seen = [driver, *SEEN[profile]]
+        mounts += [volumes.host(path, kind, f"{HOST}{path}") for path, kind in seen]
+        one["env"] += [{"name": "NPU_AGENT_HOST_ROOT", "value": HOST},
+                       {"name": "NPU_AGENT_HOST_PATHS", "value": ",".join(path for path, _kind in seen)}]
     mounts += [volumes.host(path, kind) for path, kind in PROFILES[profile]]
     folder = full["config"].get("cdi_folder")
     if folder:

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ansible_collections.npu.fleet.plugins.plugin_utils import _agent_pod
+
 
 @pytest.fixture
 def mounts(package):
@@ -164,3 +166,23 @@ def test_both_lists_are_judged_on_the_host(mounts, tree, tmp_path, runtime):
     assert found == [("/opt/a/driver/lib64", "/opt/a/driver/lib64" if runtime else f"{mounts.DRIVER}/lib64")]
     assert "/etc/hccn.conf" in problem and ("/usr/local/dcmi" in problem) is not runtime
     assert mounts.problems(settings, {"a2"}) == [problem]
+
+
+#: Of the driver's files for containers, what the agent's pod cannot see, and therefore names.
+UNSEEN = {
+    "310": ["/var/queue_schedule", "/etc/hccl_rootinfo.json", "/etc/ascend_install.info", "/etc/hdcBasic.cfg", "/etc/sys_version.conf",
+            "/home/data/miniD/driver/lib64"],
+    "310p": ["/var/queue_schedule", "/etc/hccl_rootinfo.json", "/etc/ascend_install.info", "/etc/hdcBasic.cfg", "/etc/sys_version.conf"],
+    "310b": ["/usr/local/dcmi", "/var/queue_schedule", "/etc/hccl_rootinfo.json"],
+    **dict.fromkeys(("910", "a2", "a3"), ["/var/queue_schedule", "/etc/hccl_rootinfo.json", "/etc/ascend_install.info", "/etc/hccn.conf"]),
+    "a5": ["/var/queue_schedule", "/etc/hccl_rootinfo.json", "/etc/ascend_install.info"],
+}
+
+
+def test_what_the_pod_does_not_see_is_what_no_safe_mount_brings(mounts, tmp_path):
+    assert set(UNSEEN) == set(mounts.BUILT_IN)
+    for family, unseen in UNSEEN.items():
+        seen = ["/usr/local/Ascend/driver", *(path for path, _kind in _agent_pod.SEEN[_agent_pod.profile_of([family])])]
+        host = mounts.hosts.Host(str(tmp_path), tuple(seen))
+        found, (problem,) = mounts.existing(mounts.built_in((family,), "/usr/local/Ascend"), True, host)
+        assert found == [] and f"do not get {', '.join(unseen)}, whether" in problem

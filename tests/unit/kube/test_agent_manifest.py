@@ -83,8 +83,10 @@ HOST = {
     ("agent", "/var/lib/kubelet/pod-resources"): "ro: who has what",
     ("agent", "/usr/local/Ascend/driver"): "ro: libraries of DCMI", ("agent", "/usr/local/dcmi"): "ro: libdcmi",
     ("agent", "/etc/ascend-docker-runtime.d"): "ro: the runtime's list", ("agent", "/var/lib/npu-agent"): "rw: names of chips",
-    ("agent", "/sys"): "ro: PCI functions",
+    ("agent", "/sys"): "ro: PCI functions", ("agent", "/usr/local/bin"): "ro: npu-smi",
+    ("agent", "/usr/local/sbin"): "ro: npu-smi of a 310",
 }
+PROGRAMS = {"/usr/local/bin", "/usr/local/sbin"}
 
 
 def test_host_paths_are_those_that_are_named_with_a_reason():
@@ -108,15 +110,42 @@ def test_boards_with_a_310b_get_files_as_files():
     boards = pods(FULL)["npu-agent-310b"]
     kinds = {volume["hostPath"]["path"]: volume["hostPath"]["type"] for volume in boards["volumes"] if "hostPath" in volume}
     assert kinds["/etc/hdcBasic.cfg"] == kinds["/var/slogd"] == kinds["/var/dmp_daemon"] == "File" and kinds["/dev/shm"] == "Directory"
-    assert "/usr/lib64" not in kinds and "/usr/local/dcmi" not in kinds  # the host's libc beside the image's ends in SIGBUS
+    assert "/usr/local/dcmi" not in kinds
     assert _agent_pod.profile_of(["310b"]) == "310b" and _agent_pod.profile_of(["a2", "310p"]) == _agent_pod.profile_of([]) == "server"
+    assert _agent_pod.profile_of(["a5"]) == "a5"
+
+
+@pytest.mark.parametrize("profile", sorted(_agent_pod.SEEN))
+def test_the_agent_sees_what_of_the_host_it_promises_to_containers(profile):
+    """Through folders that every user of a host may read, in a place where no loader looks for a libc."""
+    (spec,) = (spec for name, spec in pods({**IMAGE, "profiles": [profile]}).items() if name != "npu-agent-access")
+    sources = {volume["name"]: volume["hostPath"] for volume in spec["volumes"] if "hostPath" in volume}
+    agent = spec["containers"][0]
+    env = {one["name"]: one.get("value") for one in agent["env"]}
+    mounted = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
+    seen = env["NPU_AGENT_HOST_PATHS"].split(",")
+    assert env["NPU_AGENT_HOST_ROOT"] == "/host"
+    assert {path for path in mounted if path.startswith("/host/")} == {"/host/sys", *(f"/host{path}" for path in seen)}
+    for path in seen:
+        mount = mounted[f"/host{path}"]
+        assert mount["readOnly"] is True and sources[mount["name"]]["path"] == path
+    folders = {path for path in seen if sources[mounted[f"/host{path}"]["name"]]["type"] != "File"}
+    assert folders <= {"/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/lib64", "/usr/lib", "/usr/bin", "/etc/ld.so.conf.d", *PROGRAMS}
+    assert not {"/usr/lib64", "/usr/lib", "/usr/bin"} & set(mounted)  # the host's libc beside the image's ends in SIGBUS
+
+
+def test_a_file_that_may_be_missing_is_no_volume():
+    """With the type File the pod would not start, with any other there would be a folder of its name on the host."""
+    files = {volume["hostPath"]["path"] for name in _agent_pod.SEEN for spec in pods({**IMAGE, "profiles": [name]}).values()
+             for volume in spec["volumes"] if volume.get("hostPath", {}).get("type") == "File"}
+    assert files == {path for path, kind in _agent_pod.PROFILES["310b"] if kind == "File"}
 
 
 def test_a_rockchip_board_has_nothing_of_the_vendor_driver():
     spec = pods({**IMAGE, "profiles": ["rockchip"]})["npu-agent-rockchip"]
     kinds = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     assert kinds == {path for container, path in HOST if container == "agent" and "scend" not in path and "ascend" not in path} - {
-        "/usr/local/dcmi"}
+        "/usr/local/dcmi", *PROGRAMS}
     assert _agent_pod.profile_of(["rk3588"]) == "rockchip"
 
 
