@@ -34,13 +34,17 @@ class StepFailed(Exception):
 
 
 def environment(**more):
-    """The caller's environment with our own home, so that no tool reads or writes what belongs to the user."""
+    """The caller's environment with our own home, so that no tool reads or writes what belongs to the user.
+
+    Byte code is kept, in a folder of ours: a lane starts thousands of Pythons, and each would compile all that it imports.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_", "PYTEST_", "GIT_"))}
     HOME.mkdir(parents=True, exist_ok=True)
     kept.update(
         HOME=str(HOME), XDG_CACHE_HOME=str(HOME / ".cache"), PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         LC_ALL="C.UTF-8", PYTHONPYCACHEPREFIX=str(BUILD / "pycache"), ANSIBLE_HOME=str(HOME / ".ansible"))
-    kept.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        kept.pop(name, None)
     return {**kept, **{name: str(value) for name, value in more.items()}}
 
 
@@ -163,6 +167,8 @@ class Count:
             except StepFailed as error:
                 if not numbers.get("failed", 0) + numbers.get("error", 0):
                     self.fail(f"pytest: {error}")
+            # Byte code of what the tests wrote: nothing will have these paths again.
+            shutil.rmtree(f"{BUILD}/pycache{folder}", ignore_errors=True)
         self.passed += numbers.get("passed", 0)
         self.failed += numbers.get("failed", 0) + numbers.get("error", 0)
         if numbers.get("skipped"):

@@ -37,6 +37,14 @@ def counted(count):
     return count.passed, count.failed
 
 
+def test_byte_code_is_kept_in_a_folder_of_ours_whatever_the_caller_wants(build, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "a_module.py").write_text("")
+    subprocess.run([sys.executable, "-c", "import a_module"], env=steps.environment(PYTHONPATH=tmp_path), check=True)
+    assert [path.name.partition(".")[0] for path in Path(f"{build}/pycache{tmp_path}").iterdir()] == ["a_module"]
+    assert not (tmp_path / "__pycache__").exists()
+
+
 def test_a_step_that_fails_is_counted_and_the_next_one_runs(build, tmp_path):
     count = steps.Count()
     count.step("no", [script(tmp_path, "exit 3")])
