@@ -39,8 +39,16 @@ class Builder:
         return subprocess.CompletedProcess(argv, 0, out, "")
 
 
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """What pip has fetched, for all tests: it is the slow part, and test_agent_archive looks at it."""
+    return tmp_path_factory.mktemp("wheels")
+
+
 @pytest.fixture
-def build(tmp_path, wheelhouse, monkeypatch):
+def build(tmp_path, wheelhouse, wheels, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/wheels").symlink_to(wheels)
     monkeypatch.setattr(_agent_image, "find_builder", lambda wanted: "docker")
     # The pins of the API's client would need an index.
     monkeypatch.setattr(_agent_archive, "requirements", lambda python, part="python", real=_agent_archive.requirements: real(python))
