@@ -6,6 +6,7 @@ import http.server
 import io
 import os
 import resource
+import struct
 import tarfile
 import threading
 import zlib
@@ -46,9 +47,16 @@ def attributes(text):
 
 
 def zeros(first, size):
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    parts = [packer.compress(first)] + [packer.compress(bytes(1 << 20)) for _ in range(size >> 20)]
-    return b"".join([*parts, packer.flush()])
+    """A gzip stream of `first` and that many zeros, of which one megabyte is compressed: after a full flush the next one is the same."""
+    def flushed(data):
+        packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+        return packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)
+
+    megabyte, sum_ = bytes(1 << 20), zlib.crc32(first)
+    for _ in range(size >> 20):
+        sum_ = zlib.crc32(megabyte, sum_)
+    head, end = gzip.compress(b"", mtime=0)[:10], zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+    return head + flushed(first) + flushed(megabyte) * (size >> 20) + end + struct.pack("<II", sum_, len(first) + size)
 
 
 # --- packages ---------------------------------------------------------------------------------------------------------
