@@ -101,13 +101,13 @@ def test_a_server_is_closed_whatever_fails_before(package, tmp_path, monkeypatch
 
 
 def test_nobody_listens_where_no_socket_can_be_made(package, monkeypatch):
-    from npu_agent import session
+    from npu_agent import plugin
 
     def none_left(*_unused):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(session.socket, "socket", none_left)
-    assert not session.alive("/x")
+    monkeypatch.setattr(plugin.socket, "socket", none_left)
+    assert not plugin.alive("/x")
 
 
 def test_lines_about_a_chip_are_one_a_second(make):

@@ -2,6 +2,11 @@
 """When kubelet is told a new list, and how a session names and retries. No process, no gRPC call; pauses are either none or endless."""
 
 import asyncio
+import contextlib
+import importlib.util
+import os
+import socket
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -115,20 +120,59 @@ def test_cut(plugin, tmp_path, turns):
     asyncio.run(run())
 
 
+def twin(plugin):
+    """The same code once more, as another process has it."""
+    found = importlib.util.spec_from_file_location("npu_agent.twin", plugin.__file__)
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
+
+
+def test_two_processes_with_one_number_leave_each_others_sockets_alone(plugin, tmp_path):
+    """`serve` and `access` in containers: both are process 1, and both open a socket when kubelet comes back."""
+
+    async def run():
+        made = [module.Plugin(Board(a=True), None, None, {}, lambda: None) for module in (plugin, twin(plugin))]
+        await asyncio.gather(made[0].open(str(tmp_path / "one")), made[1].open(str(tmp_path / "two")))
+        assert all(one.owned() and plugin.alive(one.path) for one in made)
+        assert sorted(os.listdir(tmp_path)) == ["one", "two"]
+        await asyncio.gather(*(one.close() for one in made))
+
+    asyncio.run(run())
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_has_left_goes_and_nothing_else(plugin, tmp_path):
+    names = {".npu-agent-1-0.sock": 100, ".npu-agent-0a1b2c3d.sock": 100, ".npu-agent-0a1b2c3e.sock": 1, ".npu-agent-0a1b2c3f.sock": 100,
+             "npu-agent-Ascend910.sock": 100, ".npu-agent-other.sock": 100}
+    now, live, file = time.time(), ".npu-agent-0a1b2c3f.sock", tmp_path / ".npu-agent-0a1b2c40.sock"
+    with contextlib.ExitStack() as stack:
+        for name, age in names.items():
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(tmp_path / name))
+            os.utime(tmp_path / name, (now - age, now - age))
+            if name == live:
+                listener.listen()
+        file.touch()
+        os.utime(file, (now - 100, now - 100))
+        plugin.clear_scratch(str(tmp_path), now)
+        assert set(os.listdir(tmp_path)) == {*list(names)[2:], file.name}
+    assert plugin.SCRATCH.fullmatch(os.path.basename(plugin.scratch_in("/x")))
+
+
 def test_names_of_sockets(package):
     from npu_agent.config import SOCKET_NAME_ROOM
+    from npu_agent.plugin import scratch_in
     from npu_agent.session import endpoint_of
 
     assert endpoint_of("huawei.com/Ascend910") == "npu-agent-Ascend910.sock"
     long = ["huawei.com/Ascend910-10c.3cpu.16g", "huawei.com/Ascend910-10c.3cpu.16g.ndvpp", "x.example/Ascend910-10c.3cpu.16g"]
-    names = [endpoint_of(name) for name in [*long, "huawei.com/" + "y" * 63]]
-    assert len(set(names)) == 4 and all(len("/" + name) <= SOCKET_NAME_ROOM for name in names)
+    names = [*(endpoint_of(name) for name in [*long, "huawei.com/" + "y" * 63]), scratch_in("")]
+    assert len(set(names)) == 5 and all(len("/" + name) <= SOCKET_NAME_ROOM for name in names)
 
 
 def test_a_full_queue_is_somebody_who_listens(package, tmp_path):
-    import socket
-
-    from npu_agent.session import alive
+    from npu_agent.plugin import alive
 
     path = str(tmp_path / "x")
     assert not alive(path)

@@ -2,8 +2,10 @@
 """The gRPC service that kubelet calls, on one socket, from one registration to the next."""
 
 import asyncio
-import itertools
 import os
+import re
+import socket
+import stat
 import time
 from typing import Any
 
@@ -22,7 +24,8 @@ SERVER_OPTIONS = [("grpc.so_reuseport", 0)]
 WORDS = 300  # characters of a refusal: kubelet puts it into the pod's message and its event, among words of its own
 ADVICE = 160  # of them for the last part, which says what to do
 GATE = "npu-fleet-gate"  # metadata of a call that a gate of this collection makes, which is no pod's (_gates_kubelet.py)
-SERIAL = itertools.count()  # several servers of one process have names of their own
+SCRATCH = re.compile(r"\.npu-agent-[0-9a-f-]+\.sock")  # a socket that has not got its name yet
+LEFT_SECONDS = 60.0  # one that nobody listens on so long after it was made is of a process that was killed meanwhile
 
 
 def options():
@@ -60,6 +63,35 @@ def file_id(path):
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def alive(path):
+    """Somebody listens on this socket. One with a full queue does, too; nobody is waited for."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            probe.connect(path)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def scratch_in(folder):
+    """A name that no other process takes: in DaemonSet mode two of them share the folder, and each is process 1 to itself."""
+    return os.path.join(folder, f".npu-agent-{os.urandom(4).hex()}.sock")
+
+
+def clear_scratch(folder, now):
+    """Remove what killed processes have left. Not by `alive` alone: a socket has its name a moment before it is listened on."""
+    for path in (os.path.join(folder, name) for name in os.listdir(folder) if SCRATCH.fullmatch(name)):
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISSOCK(found.st_mode) and now - found.st_mtime > LEFT_SECONDS and not alive(path):
+            remove_if(path)
 
 
 class Stream:
@@ -141,10 +173,11 @@ class Plugin:
 
         gRPC removes its socket by name when it stops, whoever's it is by then; so it binds a name of its own, and the file is renamed.
         """
-        scratch = os.path.join(os.path.dirname(path), f".npu-agent-{os.getpid()}-{next(SERIAL)}.sock")
+        folder = os.path.dirname(path)
+        clear_scratch(folder, time.time())
+        scratch = scratch_in(folder)
         self.server = aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((self.handlers(),))
-        remove_if(scratch)
         try:
             self.server.add_insecure_port(f"unix://{scratch}")
         except RuntimeError as error:  # gRPC's word for a name that cannot be bound

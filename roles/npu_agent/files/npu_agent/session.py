@@ -3,13 +3,12 @@
 
 import asyncio
 import os
-import socket
 import zlib
 
 import grpc
 
 from .log import Once
-from .plugin import Plugin, register, until
+from .plugin import Plugin, alive, register, until
 from .watch import stamp
 
 # Kubelet opens ListAndWatch within milliseconds of Register (measured). One that is slow gets more time with each failure: else each new
@@ -217,16 +216,3 @@ class Session:
         while stamp(self.kubelet_socket) == seen and clock() < end:
             self.wake.clear()
             await until(self.wake, end - clock())
-
-
-def alive(path):
-    """Somebody listens on this socket. One with a full queue does, too; nobody is waited for."""
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            probe.connect(path)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return True
