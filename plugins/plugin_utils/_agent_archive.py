@@ -33,7 +33,7 @@ HARDWARE = ROOT / "plugins" / "module_utils" / "_hardware"
 LOWEST_PYTHON = (3, 9)
 PIP_SECONDS = 600
 KEPT = 12  # archives in the cache: several Pythons and architectures, and the versions before
-LAYOUT = 1  # part of the cache key: raise it when this file packs differently
+LAYOUT = 2  # part of the cache key: raise it when this file packs differently
 
 #: Words for one architecture: of `uname -m`, of the vendor's packages, of Debian.
 ARCHITECTURES = {"x86_64": "x86_64", "x86-64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -51,7 +51,7 @@ import sys
 home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path[:0] = [home, os.path.join(home, "site-packages")]
 
-from npu_agent.cli import main
+from npu_agent.__main__ import main
 
 sys.exit(main())
 """

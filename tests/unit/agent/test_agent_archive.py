@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 
 import pytest
@@ -32,6 +33,18 @@ def test_same_archive_everywhere(archive, wheelhouse, tmp_path):
     assert {"npu_agent/serve.py", "npu_agent/device_plugin.proto", "npu_agent/_hardware/_detect.py", "bin/npu-agent"} <= set(names)
     assert {"site-packages/grpcio/__init__.py", "site-packages/grpcio_extra.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.endswith("tool")]
+
+
+def test_the_program_of_the_archive_runs(package, tmp_path):
+    """By the same way in as `python -m npu_agent`, which looks after signals first."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "npu_agent").symlink_to(package / "npu_agent")
+    (tmp_path / "site-packages").symlink_to(sysconfig.get_paths()["purelib"])
+    program = tmp_path / "bin/npu-agent"
+    program.write_text(_agent_archive.LAUNCHER.format(python=sys.executable))
+    done = subprocess.run([sys.executable, "-I", str(program), "check"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "the configuration is good\n"), done.stderr
+    assert "from npu_agent.__main__ import main" in program.read_text()
 
 
 def test_a_second_pack_only_looks(archive, wheelhouse, tmp_path):

@@ -1,6 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 import sys
 
-from .cli import main
+from . import stop
 
-sys.exit(main())
+
+def main():
+    stop.first(sys.argv)  # the rest takes a while to load
+    from .cli import main as command  # noqa: PLC0415
+
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
