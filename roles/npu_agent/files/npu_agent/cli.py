@@ -94,7 +94,7 @@ def serve(settings, levels, source):
     if status is None:
         captives.put(eyes.captives, os.environ)
         reload.execute()
-    return status
+    return status or 0
 
 
 def check(settings, levels, list_settings):

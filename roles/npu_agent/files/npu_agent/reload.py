@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from . import backends, config, faults
+from . import backends, config, faults, stop
 
 LIVE = (
     "allocate_mode", "allocate_mounts", "on_stop", "unhealthy_from", "fault_file", "recovery_seconds", "flap_count", "flap_window",
@@ -76,10 +76,12 @@ def in_place(changed):
 
 
 def execute():
-    """Become a new image of this program with the same arguments. Does not return; OSError where that is not possible."""
+    """Become a new image of this program with the same arguments. Returns where this process is to end instead; OSError where it cannot."""
     with open("/proc/self/cmdline", "rb") as stream:
         words = stream.read().split(b"\0")[:-1]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the new image has a handler
+    if stop.last():
+        return
     os.execv(sys.executable, words)  # noqa: S606  no shell is wanted
 
 

@@ -5,13 +5,12 @@ import asyncio
 import collections
 import gc
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
 
-from . import __version__, config, reload, status
+from . import __version__, config, reload, status, stop
 from .audit import Audit, codes_of
 from .holders import Holders
 from .log import Once, Seldom
@@ -139,7 +138,7 @@ class Service:
             if resource not in self.sessions and not self.stopping.is_set():
                 self.sessions[resource] = session = Session(
                     self.settings, board, self.folder, self.log, self.counters, holders=self.holders, standing_by=self.standing_by,
-                    audit=self.audit)
+                    drain=self.draining, audit=self.audit)
                 self.tasks.append(asyncio.ensure_future(session.run()))
         self.tell()
         if self.timer is not None:
@@ -164,6 +163,11 @@ class Service:
 
     # --- life
 
+    def asked(self, *_unused):
+        """By a signal, at any moment: also when the loop does not get to stop() any more."""
+        self.execute = False
+        self.end()
+
     def stop(self):
         self.execute = False
         if not self.stopping.is_set():
@@ -174,6 +178,10 @@ class Service:
                 guard.start()
             except RuntimeError:
                 pass  # there is no room for another thread; systemd has a limit too
+
+    def draining(self):
+        """To be asked when a stream is to end: a stop may come while this process is on its way to execute itself anew."""
+        return self.settings.on_stop == "drain" and not self.execute
 
     def give_up(self):
         self.log("stopped", "warning", cause="something did not end in time")
@@ -223,8 +231,8 @@ class Service:
 
     async def run(self):
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        self.end = self.notifier(loop, self.stop)
+        stop.handle(self.asked)
         loop.set_exception_handler(self.fault)
         self.source.notify = self.notifier(loop, self.reload)
         if self.source.asked:
@@ -241,8 +249,6 @@ class Service:
         sys.setswitchinterval(0.0005)  # the thread that looks at the chips must not hold up a call for Python's usual 5 ms
         await self.stopping.wait()
         self.eyes.notify = None
-        for session in self.sessions.values():
-            session.drain = self.settings.on_stop == "drain" and not self.execute
         for task in (audit, *self.tasks):
             task.cancel()
         await asyncio.wait([audit, *self.tasks, asyncio.ensure_future(self.audit.finish())], timeout=END_SECONDS)
@@ -268,8 +274,9 @@ def serve(settings, levels, eyes, log, source):
     async def run():
         service = Service(settings, levels, eyes, log, source)  # made inside: Python 3.9 ties events to the loop that runs
         await service.run()
-        return None if service.execute else service.status
+        return service
 
-    code = asyncio.run(run())
+    service = asyncio.run(run())
+    stop.handle(stop.at_once)
     eyes.stop()
-    return code
+    return None if service.execute else service.status

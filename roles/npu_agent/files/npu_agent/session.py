@@ -45,19 +45,18 @@ class Session:
     """`wake` is set whenever something may have changed: the folder, the stream. To end it, cancel run().
 
     standing_by: called when another agent has taken over (True), and before this one is back (False). holders: asks a kubelet which pods
-    have chips before anything is registered with it.
+    have chips before anything is registered with it. drain: whether to take the capacity away at the end, asked then.
     """
 
     plugin_class = Plugin
 
-    def __init__(self, settings, board, folder, log, counters, *, holders, standing_by, audit=None):
+    def __init__(self, settings, board, folder, log, counters, *, holders, standing_by, drain=lambda: False, audit=None):
         self.settings, self.board, self.folder, self.counters = settings, board, folder, counters
-        self.holders, self.standing_by, self.audit = holders, standing_by, audit
+        self.holders, self.standing_by, self.drain, self.audit = holders, standing_by, drain, audit
         self.log = lambda event, level="info", **fields: log(event, level, resource=board.resource, **fields)
         self.say = Once(self.log)
         self.state, self.cause = STARTING, ""
         self.registered, self.since = False, 0.0
-        self.drain = False  # what to do with the stream at the end
         self.plugin = None
         self.wake = asyncio.Event()
         self.kubelet_socket = os.path.join(settings.kubelet_dir, "kubelet.sock")
@@ -120,7 +119,7 @@ class Session:
             self.registered = False
             try:
                 taken = plugin.own is not None and not plugin.owned() and alive(self.path)
-                if self.drain:
+                if self.drain():
                     await plugin.drain()
             finally:
                 await plugin.close()
