@@ -37,6 +37,10 @@ def reload(package):
     ("listen: '::1:8083'\n", "allowed: HOST:PORT"),
     ("listen: 'x:'\n", "allowed: HOST:PORT"),
     ("listen: '-1'\n", "allowed: HOST:PORT"),
+    ("listen: 'node..example:8083'\n", "single dots between"),
+    ("listen: '.:8083'\n", "single dots between"),
+    ("listen: '" + "x" * 64 + ".example:8083'\n", "or a DNS name"),
+    ("listen: \"a\\0b:8083\"\n", "or a DNS name"),
     ("kubelet_dir: relative\n", "kubelet_dir is 'relative'; allowed: an absolute path"),
     ("host_paths: /a, b\n", "allowed: absolute paths with commas between"),
     ("host_paths: [/a]\n", "allowed: absolute paths with commas between"),
@@ -134,6 +138,7 @@ def test_good_configuration(config, tmp_path):
 @pytest.mark.parametrize(("value", "found"), [
     ("127.0.0.1:9400", ("127.0.0.1", 9400)), ("9400", ("127.0.0.1", 9400)), (9400, ("127.0.0.1", 9400)), (":9400", ("", 9400)),
     ("0.0.0.0:9400", ("0.0.0.0", 9400)), ("[::]:9400", ("::", 9400)), ("localhost:9400", ("localhost", 9400)),
+    ("node_7.example.:9400", ("node_7.example.", 9400)),
 ])
 def test_forms_of_an_address(config, value, found):
     """Field case G16: those that people write for other exporters."""

@@ -131,14 +131,20 @@ def notes(settings):
                     f"whose names have more than {NAME_LIMIT} then are not offered"]
 
 
+HOST = re.compile(r"([\w-]{1,63}(\.[\w-]{1,63})*\.?)?|\[[0-9A-Fa-f:.]+\]")
+
+
 def address(value):
     """(host, port): "" is every address. The forms that other exporters take, so that nobody has to look up ours."""
     allowed = "HOST:PORT such as 127.0.0.1:8083, :8083 or [::]:8083 for all addresses, 8083 for this host alone"
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError(allowed)
     host, colon, port = str(value).rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or not re.fullmatch(r"[^:\[\]\s]*|\[[0-9A-Fa-f:.]+\]", host):
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise ValueError(allowed)
+    if len(host) > 253 or not HOST.fullmatch(host):
+        raise ValueError(f"{allowed}; HOST is an IP address, an IPv6 one in brackets, or a DNS name: parts of letters, digits and '-' with "
+                         "single dots between")
     return host.strip("[]") if colon else "127.0.0.1", int(port)
 
 

@@ -4,6 +4,7 @@
 import asyncio
 import errno
 import json
+import socket
 
 from . import __version__
 from .log import Once
@@ -15,6 +16,13 @@ LIMIT = 8192
 CONNECTIONS = 32  # at once; the descriptors are also those of kubelet's calls
 BACKLOG = 32  # asyncio takes so many before it looks at the first
 SECONDS = 5.0  # for a request to come, and for the answer to go
+RETRY_SECONDS = 3.0  # between two tries to get the address
+ELSEWHERE = "this node does not have that address, or not yet: `ip address` shows those that it has; `listen: :PORT` takes all"
+HINTS = {
+    errno.EADDRNOTAVAIL: ELSEWHERE, errno.EAFNOSUPPORT: ELSEWHERE, None: ELSEWHERE,  # None: as asyncio of Python 3.13 says it
+    errno.EADDRINUSE: "set `listen` in the configuration to a free port (`ss -ltnp` shows who has this one)",
+    errno.EACCES: "set `listen` in the configuration to a port from 1024 on: those below need a right that this service does not have",
+}
 # Of several resources the state to tell is the first of these that one of them is in.
 WORST = (STARTING, REGISTERING, STANDBY, KUBELET, SERVING)
 
@@ -83,6 +91,13 @@ def ready_report(service):
     }
 
 
+def hint(error):
+    """What mends it where no address could be got."""
+    if isinstance(error, (socket.gaierror, ValueError)):
+        return "set `listen` in the configuration to an IP address, or to a name that this node can look up (`getent hosts NAME`)"
+    return HINTS.get(error.errno, "see the cause; `npu-agent check --settings` tells what `listen` may be")
+
+
 class Endpoint:
     """As little HTTP as a probe and a scraper need: GET, one answer, connection closed."""
 
@@ -91,15 +106,20 @@ class Endpoint:
         self.say_fault = Once(service.log)
 
     async def start(self):
+        """Serving devices is worth more than this address. It may come later, as that of a node whose network is not up yet."""
         host, port = self.service.settings.listen
         # Linux takes IPv4 at [::] as well, asyncio does not.
         hosts = [ALL, "::"] if host in ("", "::") else [host]
-        try:
-            self.server = await self.bind(hosts, port)
-        except OSError as error:
-            # Serving devices is worth more than this address.
-            self.service.log("no status address", "error", listen=f"{host or '*'}:{port}", cause=str(error),
-                             hint="set `listen` in the configuration to a free port (`ss -ltnp` shows who has this one)")
+        listen, say = f"{host or '*'}:{port}", Once(self.service.log)
+        while self.server is None:
+            try:
+                self.server = await self.bind(hosts, port)
+            except (OSError, ValueError) as error:  # ValueError: of what is no name at all
+                say("no status address", "error", listen=listen, cause=str(error),
+                    hint=f"{hint(error)}; it is tried again every {RETRY_SECONDS:g} s")
+                await asyncio.sleep(RETRY_SECONDS)
+        if say.last is not None:
+            self.service.log("the status address is there", listen=listen)
 
     async def bind(self, hosts, port):
         try:
