@@ -191,6 +191,30 @@ def test_a_life(kubelet, monkeypatch):
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+def test_a_fault_of_ours_is_not_the_last_question(kubelet, monkeypatch):
+    """It counts as no answer, and is told once while it lasts."""
+    for name in ("GIVEN_SECONDS", "PERIOD"):
+        monkeypatch.setattr(kubelet.module, name, 0.01)
+
+    async def go():
+        one = kubelet.holders()
+        await one.before("first")
+        task = asyncio.ensure_future(one.run())
+        kubelet.answer = ZeroDivisionError("x")
+        one.registered("first")
+        one.need(True)
+        while len(kubelet.asked) < 4:
+            await asyncio.sleep(0.01)
+        assert one.up is False and kubelet.events == ["a fault of npu-agent"] and "ZeroDivisionError" in kubelet.troubles[-1]
+        kubelet.answer = {}
+        while kubelet.troubles[-1]:
+            await asyncio.sleep(0.01)
+        assert one.up and len(kubelet.told) >= 2
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 def test_a_kubelet_that_tells_nobody_is_said_once(kubelet):
     async def go():
         kubelet.answer, one = None, kubelet.holders()

@@ -163,6 +163,26 @@ def test_a_fault_in_reading_the_configuration_is_a_refusal(service):
     assert not service.stopping.is_set() and not service.source.asked
 
 
+def test_a_part_that_has_ended_by_a_fault_is_told_once(service):
+    from npu_agent.log import Seldom
+
+    async def part(error=None):
+        await asyncio.sleep(0 if error else 60)
+        raise error
+
+    async def run():
+        service.tasks, service.say_fault = [], Seldom(service.log, 60)
+        service.start(part(ZeroDivisionError("x")))
+        service.start(part())
+        await asyncio.sleep(0.05)
+        service.tasks[1].cancel()
+        await asyncio.wait(service.tasks)
+
+    asyncio.run(run())
+    ((event, fields),) = service.lines
+    assert event == "a fault of npu-agent" and "part has ended for good: ZeroDivisionError('x')" in fields["cause"] and fields["trace"]
+
+
 def test_when_memory_runs_out_children_go_first(pair):
     _rig, agent = pair
     children = subprocess.run(["pgrep", "-P", str(agent.pid)], capture_output=True, text=True, check=True).stdout.split()

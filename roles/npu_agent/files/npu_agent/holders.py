@@ -15,12 +15,13 @@ from grpc import aio
 
 from . import messages
 from .claims import GIVEN_SECONDS, SURE_SECONDS
-from .log import Once
+from .log import Once, Seldom
 from .plugin import until
 
 DEADLINE = 1.0
 LIMIT = 16 << 20  # bytes of an answer; 500 pods with 16 chips each need a tenth of one
 PERIOD, LONG_PERIOD = 3.0, 15.0  # between two questions, the longer one after a while; kubelet allows 100 a second for all who ask
+FAULT_SECONDS = 60.0  # between two lines about the same fault
 METHOD = "/v1.PodResourcesLister/List"
 
 
@@ -77,7 +78,7 @@ class Holders:
 
     def __init__(self, path, tell, failed, log):
         self.path, self.tell, self.failed = path, tell, failed
-        self.say = Once(log)
+        self.say, self.say_fault = Once(log), Seldom(log, FAULT_SECONDS)
         self.kubelet = None  # stamp of the socket of the kubelet that was asked last
         self.since = None  # when something was registered with it first
         self.answered = self.proved = False  # it has told; it has told when that was sure
@@ -143,12 +144,24 @@ class Holders:
         return max(0.0, min(dues) - now) if dues else None
 
     async def run(self):
-        clock = asyncio.get_running_loop().time
         while True:
-            self.wake.clear()
-            left = self.left(clock())
-            if left == 0:
-                async with self.lock:
-                    await self.question()
-            else:
-                await until(self.wake, left)
+            try:
+                await self.turn()
+            except Exception as error:  # a fault of ours must not be the last question
+                await self.fault(error)
+
+    async def turn(self):
+        self.wake.clear()
+        left = self.left(asyncio.get_running_loop().time())
+        if left == 0:
+            async with self.lock:
+                await self.question()
+        else:
+            await until(self.wake, left)
+
+    async def fault(self, error):
+        """As a question without an answer."""
+        self.up = False
+        self.say_fault(repr(error), "a fault of npu-agent", "error", cause=f"asking kubelet which pods have chips: {error!r}")
+        self.failed(f"kubelet was not asked which pods have chips, by a fault of npu-agent: {error!r}")
+        await asyncio.sleep(PERIOD)

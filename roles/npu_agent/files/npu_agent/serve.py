@@ -118,6 +118,16 @@ class Service:
         self.say_fault((what[:32], type(error)), "a fault of npu-agent", "error", cause=f"{what}: {error!r}" if error else what,
                        trace=trace(error) if error else [])
 
+    def start(self, part):
+        """Have a part of the service run until its end. It has to catch what it can go on after; of anything else it is gone."""
+        task = asyncio.ensure_future(part)
+        task.add_done_callback(self.ended)
+        self.tasks.append(task)
+
+    def ended(self, task):
+        if not task.cancelled() and task.exception() is not None:
+            self.fault(None, {"message": f"{task.get_coro().__qualname__} has ended for good", "exception": task.exception()})
+
     def watch(self):
         """Whether the eyes still see."""
         loop, allowed = asyncio.get_running_loop(), limit(self.settings, self.node.present)
@@ -139,7 +149,7 @@ class Service:
                 self.sessions[resource] = session = Session(
                     self.settings, board, self.folder, self.log, self.counters, holders=self.holders, standing_by=self.standing_by,
                     drain=self.draining, audit=self.audit)
-                self.tasks.append(asyncio.ensure_future(session.run()))
+                self.start(session.run())
         self.tell()
         if self.timer is not None:
             self.timer.cancel()
@@ -241,17 +251,17 @@ class Service:
         self.eyes.notify = self.notifier(loop, self.take)
         self.take()
         self.watch()
-        self.tasks += [asyncio.ensure_future(self.endpoint.start()), asyncio.ensure_future(self.holders.run())]
-        audit = asyncio.ensure_future(self.audit.run())
+        for part in (self.endpoint.start(), self.holders.run(), self.audit.run()):
+            self.start(part)
         # What the imports made stays: to look through it again and again would cost an Allocate call some milliseconds now and then.
         gc.freeze()
         gc.enable()
         sys.setswitchinterval(0.0005)  # the thread that looks at the chips must not hold up a call for Python's usual 5 ms
         await self.stopping.wait()
         self.eyes.notify = None
-        for task in (audit, *self.tasks):
+        for task in self.tasks:
             task.cancel()
-        await asyncio.wait([audit, *self.tasks, asyncio.ensure_future(self.audit.finish())], timeout=END_SECONDS)
+        await asyncio.wait([*self.tasks, asyncio.ensure_future(self.audit.finish())], timeout=END_SECONDS)
         self.audit.close()
         self.node.names.close()
         self.node.kept.close()
