@@ -31,6 +31,8 @@ def reload(package):
     ("\nallocate_mode: cdi\n", "line 2: allocate_mode is 'cdi'; allowed: devices, env, both"),
     ("poll_seconds: 0\n", "allowed: seconds from 0.1 to 3600"),
     ("poll_seconds: true\n", "poll_seconds is True"),
+    ("family: 311\n", "line 1: family is '311'; allowed: auto, 310"),
+    ("on_stop: true\n", "on_stop is True; allowed: keep, drain"),
     ("poll_seconds: [1]\n", "poll_seconds is [1]"),
     ("listen: true\n", "listen is True; allowed: HOST:PORT"),
     ("listen: 'x:99999'\n", "allowed: HOST:PORT"),
@@ -122,6 +124,31 @@ def test_all_faults_are_told_at_once(config, tmp_path):
         config.load(str(file), {"NPU_AGENT_B": "1", "NPU_AGENT_POLL_SECONDS": "x"})
     assert len(error.value.faults) == 4
     assert "environment variable NPU_AGENT_B" in str(error.value)
+
+
+@pytest.mark.parametrize("end", ["", " # so that YAML reads it"])
+@pytest.mark.parametrize(("line", "value"), [
+    ("family: 310", "310"), ("family: 910", "910"), ("node_name: 1234", "1234"), ("node_name: 12.50", "12.50"),
+    ("listen: 8083", ("127.0.0.1", 8083)), ("poll_seconds: 7", 7.0),
+])
+def test_a_word_that_reads_as_a_number(config, tmp_path, line, value, end):
+    file = tmp_path / "config.yaml"
+    key, _colon, text = line.partition(": ")
+    for written in (f"{line}{end}\n", f'{{"{key}": {text}}}{end}\n'):
+        file.write_text(written)
+        assert vars(config.load(str(file), {}))[key] == value
+
+
+@pytest.mark.parametrize(("line", "value"), [("node_name: 0012", "0012"), ("node_name: 0x1f", "0x1f"), ("node_name: 12_0", None)])
+def test_a_word_is_what_stands_in_the_file(config, tmp_path, line, value):
+    """YAML reads some of them as other numbers than they show."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{line}\n")
+    if value is None:
+        with pytest.raises(config.ConfigError, match="node_name is '12_0'"):
+            config.load(str(file), {})
+    else:
+        assert config.load(str(file), {}).node_name == value
 
 
 def test_good_configuration(config, tmp_path):

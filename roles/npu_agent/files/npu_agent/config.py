@@ -334,8 +334,15 @@ def read_plain(name, text):
         match = PLAIN.fullmatch(line)
         if match is None or match.group(1) not in SETTINGS or match.group(1) in given:
             return None
-        given[match.group(1)] = (json.loads(match.group(2)), f"{name} line {number}")
+        key, text = match.groups()
+        given[key] = (as_word(key, text, json.loads(text)), f"{name} line {number}")
     return given
+
+
+def as_word(key, text, value):
+    """What reads as a number is the word that stands there where the setting is one: a family such as 310, a Node named by digits alone."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return text if is_number and isinstance(SETTINGS[key][0], str) else value
 
 
 def read_yaml(name, text):
@@ -363,7 +370,7 @@ def read_yaml(name, text):
             faults.append(f"{name} line {twice(value_node)}: {key}: a key is there twice")
         else:
             try:
-                given[key] = (yaml.SafeLoader("").construct_object(value_node, deep=True), place)
+                given[key] = (as_word(key, value_node.value, yaml.SafeLoader("").construct_object(value_node, deep=True)), place)
             except Exception as error:  # of many kinds: of a date that is none, a tag that nobody knows; it quotes what may be a token
                 mark = getattr(error, "problem_mark", None) or key_node.start_mark
                 faults.append(f"{name} line {mark.line + 1}: {key}: has a value that YAML cannot read as what it looks like, a date, a "
