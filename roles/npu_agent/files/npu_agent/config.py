@@ -65,7 +65,7 @@ def number(low, high, words="a number"):
         allowed = f"{words} from {low} to {high}"
         try:
             found = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(allowed) from None
         if isinstance(value, bool) or not low <= found <= high:
             raise ValueError(allowed)
@@ -268,7 +268,7 @@ CROSS_RULES = (
     (lambda s: s.probe and s.probe_timeout > s.probe_period, "probe_timeout", "which is more than probe_period"),
 )
 # A line of key and JSON scalar that means the same in YAML.
-PLAIN = re.compile(r'([a-z_]+): (\[\]|"[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|true|false|null) *')
+PLAIN = re.compile(r'([a-z_]+): (\[\]|"[^"\\\x00-\x1f\x7f-\uffff]*"|-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,15})?|true|false|null) *')
 
 
 def chosen_file(file=None, environ=None):
