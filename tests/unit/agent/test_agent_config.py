@@ -36,6 +36,7 @@ def reload(package):
     ("\nshares: 1" + "0" * 5000 + "\n", "line 2: shares"),
     ("family: 311\n", "line 1: family is '311'; allowed: auto, 310"),
     ("on_stop: true\n", "on_stop is True; allowed: keep, drain"),
+    ("allocate_mode: env\nallocate_mounts: always\n", "line 2: allocate_mounts is 'always', but with `allocate_mode: env`"),
     ("poll_seconds: [1]\n", "poll_seconds is [1]"),
     ("listen: true\n", "listen is True; allowed: HOST:PORT"),
     ("listen: 'x:99999'\n", "allowed: HOST:PORT"),

@@ -264,6 +264,8 @@ CROSS_RULES = (
      "so cdi_folder must be set, to a folder that the engine reads: /etc/cdi"),
     (lambda s: s.allocate_by == "cdi" and s.allocate_mounts == "always", "allocate_mounts",
      "but with `allocate_by: cdi` the mounts stand in the CDI specification: leave it out"),
+    (lambda s: s.allocate_mode == "env" and s.allocate_mounts == "always", "allocate_mounts",
+     "but with `allocate_mode: env` the vendor's runtime mounts the driver's files: leave it out, or set `allocate_mode: both`"),
     (lambda s: s.stuck_retry < s.query_timeout, "stuck_retry", "which is less than query_timeout"),
     (lambda s: s.probe and s.probe_timeout > s.probe_period, "probe_timeout", "which is more than probe_period"),
 )
