@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from agent_rig import until
@@ -83,6 +84,39 @@ def test_what_cannot_be_written_is_told_once_and_written_again_later(made, kind,
     file.path = str(tmp_path / "good")
     assert file.write([b"four"]) == 0 and file.trouble == "" and (tmp_path / "good").read_text() == "four\n"
     assert said[-1][0] == "the audit is written again"
+
+
+def test_what_was_in_the_way_may_go_before_there_is_a_line(made, monkeypatch):
+    file, path, said = made
+    path.mkdir()
+    file.write([b"one"])
+    file.again()
+    assert file.trouble and len(said) == 1
+    path.rmdir()
+    path.write_text("old\n")
+    monkeypatch.setattr(os, "fstatvfs", lambda _stream: SimpleNamespace(f_blocks=100, f_bavail=0))
+    file.again()
+    assert "No space left" in file.trouble and len(said) == 2  # another cause
+    monkeypatch.setattr(os, "fstatvfs", lambda _stream: SimpleNamespace(f_blocks=0, f_bavail=0))
+    file.again()
+    assert file.trouble == "" and said[2:] == [("the audit is written again", {"file": str(path)})]
+    file.again()
+    assert len(said) == 3 and path.read_text() == "old\n"
+
+
+def test_a_log_that_is_read_again(audit_file, package):
+    from npu_agent.log import Log
+
+    reader, writer = os.pipe()
+    log = Log(descriptor=writer)
+    audit = audit_file.AuditLog(log)
+    log.waiting, audit.trouble = b"x" * (1 << 20), "nobody reads"
+    audit.again()
+    assert audit.trouble
+    while log.waiting:
+        os.read(reader, 1 << 20)
+        audit.again()
+    assert audit.trouble == ""
 
 
 LIMITED = """

@@ -57,6 +57,40 @@ def test_what_waits_is_bounded(audited):
     assert {line["note"] for line in found if line["ids"] == ["id-0"]} == {"too many allocations waited for their pods"}
 
 
+def test_what_is_in_the_way_of_the_file_is_looked_at_again(audited, tmp_path, monkeypatch):
+    """Now and then, and at once where another file is set; no allocation is needed for that."""
+    from npu_agent import audit as module
+
+    async def troubled(audit):
+        leave(audit)
+        while not audit.file.trouble:
+            await asyncio.sleep(0.01)
+
+    async def gone(audit):
+        while audit.file.trouble:
+            await asyncio.sleep(0.01)
+
+    async def what(audit, _asked):
+        (tmp_path / "audit.jsonl").mkdir()
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.1)
+        await troubled(audit)
+        await asyncio.sleep(0.3)
+        assert audit.file.trouble
+        (tmp_path / "audit.jsonl").rmdir()
+        await asyncio.wait_for(gone(audit), 20)
+        (tmp_path / "audit.jsonl").unlink()
+        (tmp_path / "audit.jsonl").mkdir()
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 1000)
+        await troubled(audit)
+        audit.settings.audit_file = str(tmp_path / "other.jsonl")
+        audit.wake.set()  # as a configuration that is read again does
+        await asyncio.wait_for(gone(audit), 20)
+        assert audit.file.path == str(tmp_path / "other.jsonl")
+        (tmp_path / "audit.jsonl").rmdir()
+
+    audited(what)
+
+
 def test_a_disk_that_hangs_costs_lines_not_memory(audited, monkeypatch, package):
     from npu_agent import audit as module
 

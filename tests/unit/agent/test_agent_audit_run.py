@@ -227,6 +227,13 @@ def test_the_file_changes_in_place(rig):
     rig.ask("allocate", count=1, resource=RESOURCE, pod="second")
     until(lambda: (rig.folder / "two").exists() and '"second"' in (rig.folder / "two").read_text())
     assert '"second"' not in (rig.folder / "one").read_text() and len(agent.events("started")) == 1
+    for name in ("none/three", "three"):  # a trouble goes with the setting, without an allocation
+        rig.config.write_text(f"audit_file: {rig.folder}/{name}\n")
+        agent.process.send_signal(signal.SIGHUP)
+        until(lambda name=name: agent.events("configuration read again")[-1]["changed"]["audit_file"][1].endswith(name))
+        if name == "none/three":
+            rig.ask("allocate", count=1, resource=RESOURCE, pod="third")
+        until(lambda name=name: bool(agent.report()["reasons"]) == (name == "none/three"))
 
 
 def test_chips_of_a_pod_that_kubelet_did_not_take(pair):

@@ -28,6 +28,7 @@ SLOWEST = 2.0
 # A turn of the thread holds up a call that comes meanwhile for some tenths of a millisecond (measured), so it waits for a moment without
 # one, but not for ever.
 QUIET_SECONDS, BURST_SECONDS = 0.005, 0.2
+AGAIN_SECONDS = 5.0  # between two tries whether lines could be written again
 KERNEL_GAP = 1.0  # between two readings of the kernel's log
 LATEST_SECONDS = 300.0  # an allocation that a process before has left is not named by what kubelet shows so much later
 ANEW_SECONDS = 0.5  # between two times that the file of what waits is made anew
@@ -72,7 +73,7 @@ class Audit:
         # (when, {(resource, id): "namespace/pod"}) as PodResources showed it last, and the time before
         self.held: tuple = (float("-inf"), {})
         self.older = self.held
-        self.refused_at = self.asked = self.read = float("-inf")
+        self.refused_at = self.asked = self.read = self.tried = float("-inf")
         self.silence = ""  # why PodResources does not tell
         self.come, self.wake, self.sorting = asyncio.Event(), asyncio.Event(), False
         self.saving, self.lock = asyncio.Lock(), threading.Lock()
@@ -150,6 +151,9 @@ class Audit:
         for entry in [entry for entry in self.pending if entry.deadline <= now()]:
             self.name(entry, entry.second or Found(None, None, None, self.silence or NOT_SHOWN))
         await self.save()
+        if self.file.trouble and (now() >= self.tried + AGAIN_SECONDS or self.settings.audit_file != self.file.path):
+            self.tried = now()
+            await self.in_thread(self.again)
 
     def question_due(self):
         return max(self.asked + GAP_SECONDS, min(entry.due for entry in self.pending))
@@ -157,6 +161,7 @@ class Audit:
     def left(self, now):
         """Seconds until something is due, None: nothing by time alone."""
         dues = [self.read + KERNEL_GAP] if self.refused else []
+        dues += [self.tried + AGAIN_SECONDS] if self.file.trouble else []
         if self.pending:
             dues += [self.question_due(), min(entry.deadline for entry in self.pending)]
         return max(0.0, min(dues) - now) if dues else None
@@ -285,6 +290,8 @@ class Audit:
             anew = anew and self.restored
             if ready or fresh or (anew and (some or self.kept.said != [])):
                 waiting = [entry.data for entry in self.pending] + [data for data, _addresses in self.refused]
+                if ready:
+                    self.tried = asyncio.get_running_loop().time()
                 try:
                     await self.in_thread(self.put, ready, fresh, waiting, anew)
                 except Exception:
@@ -295,11 +302,7 @@ class Audit:
         """Keep what has come, write the lines that are ready, and keep no longer what has its line now: a kill in between leaves no line
         twice (Kept.load). waiting: what is kept then; anew: whether it is time for that."""
         with self.lock:
-            path = self.settings.audit_file
-            if path != self.file.path:
-                self.kept.save([])
-                self.open(path)
-                anew = True
+            anew = self.follow() or anew
             self.kept.add(fresh)
             lost = self.file.write(ready)
             self.counts["written"] += len(ready) - lost
@@ -307,6 +310,21 @@ class Audit:
             if anew:
                 self.kept.save(waiting)
                 self.kept_at = time.monotonic() if waiting else self.kept_at
+
+    def follow(self):
+        """Go on where the setting says. Whether that is another place."""
+        path = self.settings.audit_file
+        if path == self.file.path:
+            return False
+        self.kept.save([])
+        self.open(path)
+        return True
+
+    def again(self):
+        """What was in the way may have gone, or another file is set."""
+        with self.lock:
+            self.follow()
+            self.file.again()
 
     def restore(self, lines):
         """What a process before was killed with."""

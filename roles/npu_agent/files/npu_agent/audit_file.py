@@ -2,6 +2,7 @@
 """The file with a line for each allocation: for its owner alone, bounded, with one predecessor (`.1`). Whole lines only. Without a file
 the lines go into the log."""
 
+import errno
 import json
 import os
 import re
@@ -35,10 +36,28 @@ class AuditFile:
                 except OSError as error:
                     self.failed(error, len(lines) - done)
                     return len(lines) - done
-            if lines and self.trouble:
-                self.trouble = ""
-                self.log("the audit is written again", file=self.path)
+            if lines:
+                self.good()
             return 0
+
+    def again(self):
+        """Whether lines could be written now, to be asked while there are none and the last ones were lost."""
+        with self.lock:
+            try:
+                stream = self.open()
+                try:
+                    room(stream)
+                finally:
+                    os.close(stream)
+            except OSError as error:
+                self.failed(error, 0)
+            else:
+                self.good()
+
+    def good(self):
+        if self.trouble:
+            self.trouble = ""
+            self.log("the audit is written again", file=self.path)
 
     def some(self, lines):
         """Append as many of these as the file takes; how many. The file is opened each time: somebody may have moved it away (logrotate) or
@@ -85,6 +104,11 @@ class AuditLog:
 
     def __init__(self, log):
         self.path, self.log, self.trouble = "", log, ""
+
+    def again(self):
+        self.log.flush()
+        if not self.log.waiting:
+            self.trouble = ""
 
     def write(self, lines):
         end = time.monotonic() + LOG_SECONDS
@@ -161,6 +185,13 @@ class Kept:
 def usable(entry):
     int(entry["allocation"].partition("-")[0], 16)
     return all(isinstance(text, str) for text in (entry["resource"], entry["outcome"], *entry["ids"]))
+
+
+def room(stream):
+    """OSError where the file system has no block left. Some do not tell how many they have."""
+    found = os.fstatvfs(stream)
+    if found.f_blocks and not found.f_bavail:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def tail(path, size):

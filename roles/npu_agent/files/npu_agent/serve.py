@@ -230,6 +230,7 @@ class Service:
         self.log.set_level(settings.log_level)
         self.log("configuration read again", changed=told, notes=levels.notes)
         self.node.reload(self.settings, levels)
+        self.audit.wake.set()
         self.eyes.reconsider()
         self.watchdog.heard()
         self.review()
