@@ -161,6 +161,8 @@ def test_good_configuration(config, tmp_path):
     settings = config.load(str(file), {"NPU_AGENT_POLL_SECONDS": "3", "OTHER": "x"})
     assert settings.resource_name == "huawei.com/Ascend910-share" and settings.listen == ("::1", 9)
     assert settings.poll_seconds == 3.0 and settings.allocate_mode == "both"
+    file.write_text("audit_file: null\n")
+    assert config.load(str(file), {}).audit_file == ""
     assert config.load(None, {}).kubelet_dir == "/var/lib/kubelet/device-plugins"
     with pytest.raises(config.ConfigError, match="there is no such file"):
         config.load(str(tmp_path / "none"), {})

@@ -33,7 +33,7 @@ def path(value):
 
 
 def path_or_empty(value):
-    return value if value in ("", None) else path(value)
+    return "" if value in ("", None) else path(value)
 
 
 def paths(value):
