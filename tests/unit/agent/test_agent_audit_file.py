@@ -198,9 +198,16 @@ while True:
 def test_a_kill_at_any_time_leaves_whole_lines(package, tmp_path):
     path, chance, number = tmp_path / "audit.jsonl", random.Random(3), 0
     old = path.with_name("audit.jsonl.1")
+
+    def size():
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:  # it has just become the old one
+            return 0
+
     for _unused in range(6):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(package), str(path), str(number)])
-        until(lambda: path.exists() and path.stat().st_size, what="a first line")
+        until(size, what="a first line")
         time.sleep(0.2 + chance.random() * 0.1)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
@@ -208,3 +215,26 @@ def test_a_kill_at_any_time_leaves_whole_lines(package, tmp_path):
         assert all(line == f"{line[:9]} " + "x" * (int(line[:9]) % 300) for line in found), found[-3:]
         number = int(found[-1][:9]) + 1
         assert [int(line[:9]) for line in found] == list(range(number - len(found), number))
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
+def test_what_only_writing_shows_is_over_by_writing_only(package, tmp_path, monkeypatch, number):
+    from npu_agent import audit_file
+
+    events = []
+    audit = audit_file.AuditFile(str(tmp_path / "a.jsonl"), lambda event, *_level, **_fields: events.append(event))
+    write = os.write
+
+    def refuse(stream, data):
+        if stream > 2:
+            raise OSError(number, os.strerror(number))
+        return write(stream, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit_file.os, "write", refuse)
+        for _line in range(3):
+            assert audit.write([b"x"]) == 1
+            audit.again()
+            assert audit.trouble
+    assert events == ["the audit cannot be written"]
+    assert audit.write([b"x"]) == 0 and not audit.trouble and events[-1] == "the audit is written again"

@@ -36,7 +36,6 @@ def reload(package):
     ("\nshares: 1" + "0" * 5000 + "\n", "line 2: shares"),
     ("family: 311\n", "line 1: family is '311'; allowed: auto, 310"),
     ("on_stop: true\n", "on_stop is True; allowed: keep, drain"),
-    ("allocate_mode: env\nallocate_mounts: always\n", "line 2: allocate_mounts is 'always', but with `allocate_mode: env`"),
     ("poll_seconds: [1]\n", "poll_seconds is [1]"),
     ("listen: true\n", "listen is True; allowed: HOST:PORT"),
     ("listen: 'x:99999'\n", "allowed: HOST:PORT"),
@@ -214,6 +213,12 @@ def test_a_name_is_refused_with_the_rule_that_it_breaks(config, name, words):
 ])
 def test_good_names(config, name):
     assert config.resource_name(name) == name
+
+
+def test_mounts_that_no_answer_has_are_told(config):
+    for mode, mounts, noted in (("env", "always", 1), ("both", "always", 0), ("env", "auto", 0)):
+        given = {"NPU_AGENT_ALLOCATE_MODE": mode, "NPU_AGENT_ALLOCATE_MOUNTS": mounts}
+        assert len(config.notes(config.load(None, given))) == noted
 
 
 def test_a_name_leaves_room_for_kinds_of_slices(config, package, tmp_path):

@@ -370,7 +370,7 @@ def test_a_driver_that_lists_no_codes_and_is_not_quite_well(life):
     """Its number is all there is: an event's end counts when the driver was asked after it."""
     chip = life(flap_count=0, recovery_seconds=0)
     blind = {"health_code": 1, "error_codes": None}
-    assert chip.see(0, well(**blind)).healthy
+    assert chip.see(0, well(error_codes=None)).healthy and chip.see(2, well(**blind)).healthy
     assert not chip.see(5, well(asked_at=5, **blind), event(SEPARATE)).healthy
     assert not chip.see(8, well(asked_at=8, **blind)).healthy
     assert not chip.see(10, chip.record, {**event(SEPARATE, "recover"), "at": 10}).healthy

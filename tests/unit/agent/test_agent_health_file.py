@@ -125,6 +125,20 @@ def test_who_comes_back_to_serve_goes_on_with_what_the_other_has_found(life, mak
     assert state(agent.node.boards[A2])["Ascend910-0"] is True
 
 
+def test_a_flap_that_is_over_meanwhile_is_not_brought_back(life):
+    """The other agent may keep no such file; then it says what held before."""
+    agent = life(**FLAPS)
+    for now in (0, 10):
+        agent.see(now)
+        agent.see(now + 1, SEPARATE)
+    agent.see(20)
+    agent.node.stand_by(True, 21)
+    agent.node.review(1811)
+    assert state(agent.node.boards[A2])["Ascend910-0"] is True
+    agent.node.stand_by(False, 2000)
+    assert agent.see(2001) is True
+
+
 def test_a_file_that_was_removed_meanwhile_holds_nobody(life):
     agent = life()
     agent.separate(OFTEN, 3)

@@ -289,9 +289,19 @@ def test_a_node_without_npu(world):
     one.set({"kernel.driver_loaded": False})
     for library in (one.variables["NPU_AGENT_DCMI_LIBRARY"], one.dev / "none.so"):
         sight = one.looker(dcmi_library=library).look()
-        refused = library != one.dev / "none.so"
-        assert (sight.present, sight.chips, sight.complete) == (None if refused else False, [], not refused)
-        assert ["it refuses: dcmi_init answered -8005" in problem for problem in sight.problems] == [True] * refused
+        assert (sight.present, sight.chips, sight.problems, sight.complete) == (False, [], [], True)
+
+
+def test_a_driver_that_refuses_where_there_was_an_npu_once(world, tmp_path):
+    """A board without PCI whose driver is dead looks like a server without NPU with a library left behind."""
+    from npu_agent.names_file import render
+
+    one = world("a2", chips=0)
+    one.set({"kernel.driver_loaded": False})
+    known = {"phy_id": 0, "pci_address": None, "device_id": 0, "serial": None, "vdie": "d"}
+    (tmp_path / "names.json").write_text(render([("Ascend910-0", known, None, None)]))
+    sight = one.looker(state_dir=str(tmp_path)).look()
+    assert (sight.present, sight.chips, sight.complete) == (None, [], False) and "it refuses: dcmi_init answered -8005" in sight.problems[0]
 
 
 def test_a_board_without_pci_whose_driver_dies(world):
@@ -306,7 +316,7 @@ def test_a_board_without_pci_whose_driver_dies(world):
     sight = looker.look()
     assert (sight.present, sight.complete) == (True, False) and "it refuses" in sight.problems[0]
     assert column(sight, "phy_id", "driver_bound", "device_node_present", "health_code") == [(0, None, False, None)]
-    assert one.looker().look().present is None  # whoever remembers it knows more
+    assert one.looker().look().present is False  # who has not seen it cannot know
 
 
 def test_a_driver_that_goes_takes_its_chips_out_at_once(world):
@@ -337,9 +347,27 @@ def test_a_library_that_comes_back_at_another_place(world, library, monkeypatch,
         assert column(looker.look(), "health_code") == [0, 0]
         os.rename(*places)
         assert column(looker.look(), "health_code") == [0, 0] and looker.driver.library == places[1]
+        one.set({"chips.1.health": 3})
         os.remove(places[1])
+        for _look in range(2):
+            assert column(looker.look(), "health_code") == [0, 3]  # by the worker that has it still
         looker.driver.worker.child.kill()
-        assert column(looker.look(), "health_code", "unasked") == [(None, True)] * 2
+        until(lambda: looker.look().chips[0]["health_code"] is None)
+        # What was asked once is not taken for well because nobody can be asked.
+        sight = looker.look()
+        assert column(sight, "health_code", "unasked") == [(None, False)] * 2 and "there is no" in sight.problems[0]
+        assert not looker.driver.events
+
+
+def test_events_are_told_though_the_driver_does_not_answer_any_more(world):
+    one = world("a2", chips=2)
+    looker = one.looker()
+    looker.look()
+    one.set({"kernel.driver_loaded": False})
+    looker.look()
+    looker.driver.hear({"logic_id": 1, "code": "80E01801", "assertion": "occur", "severity": 2, "serial": 5, "at": 1.0})
+    assert [(event["phy_id"], event["code"]) for event in looker.look().events] == [(1, "80E01801")]
+    assert looker.look().events == [] and not looker.driver.events
 
 
 def test_a_node_that_may_be_of_two_is_of_none(world):

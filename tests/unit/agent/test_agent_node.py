@@ -74,19 +74,6 @@ def test_nothing_is_served_before_chips_are_known(make):
     assert node.boards == {} and node.problems == ["no driver"] and node.present
 
 
-def test_a_driver_that_refuses_where_nothing_shows_an_npu(make, tmp_path):
-    """A server with a library left behind has none; where one was seen once, nobody can tell."""
-    refused = sight(present=None, problems=["it refuses"], complete=False)
-    node = make(state_dir=str(tmp_path / "state"))
-    node.update(refused, 0)
-    assert (node.present, node.problems, node.sight.complete) == (False, [], True)
-    node = make(state_dir=str(tmp_path / "state"))
-    node.update(sight(record(0)), 1)
-    node = make(state_dir=str(tmp_path / "state"))
-    node.update(refused, 2)
-    assert (node.present, node.problems, node.boards) == (None, ["it refuses"], {})
-
-
 def test_an_event_counts_for_its_chip_only(make):
     node = make()
     node.update(sight(record(0), record(1)), 0)

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import socket
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -84,3 +86,32 @@ def test_a_stop_does_not_wait_for_an_address(status):
             endpoint.close()
 
         asyncio.run(run())
+
+
+def test_nor_for_a_name_that_is_looked_up(status, monkeypatch):
+    """A resolver may take ten seconds, and a thread of asyncio's own would be waited for."""
+    over = threading.Event()
+    monkeypatch.setattr(status.socket, "getaddrinfo", lambda *_unused, **_more: over.wait(60) and [])
+
+    async def run():
+        task = asyncio.ensure_future(status.looked_up("node7.cluster"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+
+    try:
+        start = time.monotonic()
+        asyncio.run(run())
+        assert time.monotonic() - start < 30
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "0.0.0.0"])
+def test_addresses_of_a_name(status, name):
+    found = asyncio.run(status.looked_up(name))
+    assert found == [name] if name != "localhost" else set(found) <= {"127.0.0.1", "::1"} and found
+
+
+def test_what_is_no_name_is_told(status):
+    with pytest.raises((OSError, ValueError)):
+        asyncio.run(status.looked_up("node..example"))

@@ -14,6 +14,7 @@ from typing import Optional
 ROOM = 8 << 20  # bytes of what has no line yet
 LIMIT = 8 << 20  # bytes; some ten thousand allocations, and the same again in the predecessor
 LATEST = 4 << 20  # bytes of the audit in which what was kept may have its line already: it is made anew twice a second
+WRITING_SHOWS = (errno.EDQUOT, errno.EIO)  # and nothing else that is known to
 LOG_SECONDS = 0.5  # for a reader of the log that is behind
 ALLOCATION = re.compile(rb'"allocation": "([0-9a-f]+-[0-9]+)"')
 
@@ -23,7 +24,7 @@ class AuditFile:
 
     def __init__(self, path, log, limit=LIMIT):
         self.path, self.log, self.limit = path, log, limit
-        self.trouble = ""
+        self.trouble, self.errno = "", 0
         self.lock = threading.Lock()
 
     def write(self, lines):
@@ -43,6 +44,8 @@ class AuditFile:
     def again(self):
         """Whether lines could be written now, to be asked while there are none and the last ones were lost."""
         with self.lock:
+            if self.errno in WRITING_SHOWS:
+                return
             try:
                 stream = self.open()
                 try:
@@ -92,6 +95,7 @@ class AuditFile:
         return stream
 
     def failed(self, error, lost):
+        self.errno = error.errno
         before, self.trouble = self.trouble, f"the audit cannot be written to {self.path}: {error.strerror}; allocations go on without it"
         if self.trouble != before:
             self.log("the audit cannot be written", "error", file=self.path, cause=error.strerror, lines_lost=lost,

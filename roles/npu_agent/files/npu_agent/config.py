@@ -125,6 +125,9 @@ def notes(settings):
     name, found = settings.resource_name.rpartition("/")[2], []
     if settings.cdi_folder and settings.backend not in ("auto", "ascend"):
         found.append(f"cdi_folder is set, but the backend {settings.backend} has no CDI specification: none is kept")
+    if settings.allocate_mode == "env" and settings.allocate_mounts == "always":
+        found.append("allocate_mounts is always, but with `allocate_mode: env` the vendor's runtime mounts the driver's files, and the "
+                     "answer to kubelet has none: leave it out, or set `allocate_mode: both`")
     if len(name) <= NAME_LIMIT - KIND_LIMIT:
         return found
     return [*found, f"resource_name has {len(name)} characters behind its '/': kinds of slices (vNPUs) add up to {KIND_LIMIT}, and those "
@@ -264,8 +267,6 @@ CROSS_RULES = (
      "so cdi_folder must be set, to a folder that the engine reads: /etc/cdi"),
     (lambda s: s.allocate_by == "cdi" and s.allocate_mounts == "always", "allocate_mounts",
      "but with `allocate_by: cdi` the mounts stand in the CDI specification: leave it out"),
-    (lambda s: s.allocate_mode == "env" and s.allocate_mounts == "always", "allocate_mounts",
-     "but with `allocate_mode: env` the vendor's runtime mounts the driver's files: leave it out, or set `allocate_mode: both`"),
     (lambda s: s.stuck_retry < s.query_timeout, "stuck_retry", "which is less than query_timeout"),
     (lambda s: s.probe and s.probe_timeout > s.probe_period, "probe_timeout", "which is more than probe_period"),
 )

@@ -184,12 +184,12 @@ class Health:
         flap = (past.fault_at, past.fault) if past.flapping else None
         return Lasting(dict(past.standing.separated), flap, (stands, past.flapping and past.well_since is None))
 
-    def recall(self, key, separated, flap):
-        """Go on with what was kept of a chip, also by another agent meanwhile: the worse holds."""
+    def recall(self, key, separated, flap, now):
+        """Go on with what was kept of a chip, also by another agent meanwhile: the worse holds. A flap that is over is over."""
         past = self.memory.setdefault(key, Past())
         mine = past.standing.separated
         mine.update((code, max(at, mine.get(code, NEVER))) for code, at in separated.items())
-        if flap is not None and not past.flapping:
+        if flap is not None and not past.flapping and now < flap[0] + self.settings.flap_hold:
             past.flapping, past.told, past.well_since = True, False, None
             past.fault_at, past.fault = flap
 

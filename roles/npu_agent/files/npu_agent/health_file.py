@@ -56,14 +56,14 @@ class HealthFile:
             self.read()
         self.idle = idle
 
-    def recall(self, known, now):
+    def recall(self, known, wanted):
         """[(number, separated, flap)] of Health.lasting() for chips that are seen now, once each.
 
-        known: what is known of each chip there is, seen now or not: evidence that two of them share says nothing. now: numbers in it.
+        known: what is known of each chip there is, seen now or not: evidence that two of them share says nothing. wanted: numbers in it.
         """
         if not self.entries:
             return []
-        paired = {number: place for number, place in pair(known, [entry[0] for entry in self.entries]).items() if number in now}
+        paired = {number: place for number, place in pair(known, [entry[0] for entry in self.entries]).items() if number in wanted}
         found = [(number, *self.entries[place][1:]) for number, place in paired.items()]
         self.entries = [entry for place, entry in enumerate(self.entries) if place not in paired.values()]
         return found

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from . import nodes
+from . import backends, nodes
 from ._hardware._dcmi_client import DcmiError, find_library
 from ._hardware._detect import detect
 from ._hardware._query import QueryError
@@ -74,25 +74,30 @@ class Looker:
         except DcmiError as error:
             self.found = None
             found = self.detect(missing=[QueryError("dcmi", error.code, error.message)])
-            if error.code == "dcmi_library_missing" and self.settings.dcmi == "optional" and found["device_nodes"]:
+            nobody = error.code == "dcmi_library_missing" and self.driver is None  # what a driver has told once is not forgotten
+            if nobody and self.settings.dcmi == "optional" and found["device_nodes"]:
                 return unasked(found, self.settings)
             return self.unanswered(unusable(found, self.settings))
 
     def unanswered(self, sight):
         """The same, with the chips of the sight before: where a driver that cannot be asked has left no node, that is known for certain."""
+        events = self.events(self.shown)
+        if sight.present is None and not self.shown and not backends.known(self.settings):
+            return Sight(False, [], [], True)  # where nobody has ever seen one, a library that was left behind is no NPU
         if sight.complete or not self.shown:
             return sight
         chips = [self.record(known, {"error": "; ".join(sight.problems)}) for known in self.shown]
         judge_nodes(chips, self.settings.dev_root)
-        return sight._replace(present=True, chips=chips)
+        return sight._replace(present=True, chips=chips, events=events)
 
     def open(self):
-        """Have a driver, by the library that is there now: another version of it may lie elsewhere."""
+        """Have a driver, by the library that is there now: another version of it may lie elsewhere. A worker goes on without its file."""
         if self.driver is not None and os.path.exists(self.driver.library):
             return
         library = self.settings.dcmi_library or find_library(self.settings.install_path)
         if self.driver is not None:
-            self.driver.use(library)
+            if os.path.exists(library):
+                self.driver.use(library)
         else:
             if not os.path.exists(library):
                 raise DcmiError(f"there is no {library}", "dcmi_library_missing")
@@ -195,7 +200,7 @@ class Looker:
     def sight(self):
         """What is known now."""
         self.see_slices(self.clock())
-        events = self.events()
+        events = self.events(self.found["chips"])
         hung, excuses = self.driver.hung(), {where: {"error": text} for where, text in self.states.errors.items()}
         excuses.update({where: {"hung": seconds, "error": HANGS} for where, seconds in hung.items()})
         chips, problems, silent = [], [error["message"] for error in self.found["query"]["errors"]], []
@@ -213,8 +218,9 @@ class Looker:
             if known["card_id"] is None:
                 silent.append(f"{name} is left out: the driver does not know it")
             elif known["phy_id"] is None or known["family"] is None:
-                error = known["error"] or {"message": f"its name, {known['name']}, is of no family that is known" if known["family"] is None
-                                           else "the driver does not tell its number"}
+                nameless = not known["name"] or known["family"] is not None
+                error = known["error"] or {"message": "the driver does not tell its number or name" if nameless
+                                           else f"its name, {known['name']}, is of no family that is known"}
                 problems.append(f"{name} is left out: {excuse['error'] if excuse else error['message']}")
                 complete = complete and not excuse
             elif self.settings.family not in ("auto", known["family"]) or (where not in self.states.records and not excuse):
@@ -255,11 +261,13 @@ class Looker:
         record.update(excuse or {})
         return record
 
-    def events(self):
-        """Fault events since the last time, by the physical ids that kubelet's names are made of."""
+    def events(self, chips):
+        """Fault events since the last time, by the physical ids that kubelet's names are made of. chips: as the detector found them."""
+        if self.driver is None:
+            return []
         if self.driver.lost:
             self.driver.lost, self.lost_until = False, self.clock() + LOST_SECONDS
-        numbers = {chip["logic_id"]: chip["phy_id"] for chip in self.found["chips"] if chip["logic_id"] is not None}
+        numbers = {chip["logic_id"]: chip["phy_id"] for chip in chips if chip["logic_id"] is not None}
         taken = [event for event in self.driver.take_events() if event["logic_id"] in numbers]
         keys = ("code", "assertion", "severity", "at")
         return [{"phy_id": numbers[event["logic_id"]], **{key: event[key] for key in keys}} for event in taken]

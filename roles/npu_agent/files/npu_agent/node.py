@@ -42,10 +42,8 @@ class Node:
 
     def update(self, sight, now):
         """Take what look.py saw. The names of the resources whose list changed."""
-        if sight.present is None and not self.names.entries:
-            sight = sight._replace(present=False, problems=[], complete=True)
         self.present, self.sight, self.silent = sight.present, sight, ""
-        self.take(sight)
+        self.take(sight, now)
         return self.judge(now, sight.events)
 
     def silence(self, reason, now):
@@ -60,7 +58,7 @@ class Node:
         self.names.stand_by(idle)
         self.kept.stand_by(idle)
         if not idle and self.sight is not None:
-            self.take(self.sight)
+            self.take(self.sight, now)
             self.judge(now, ())
 
     def review(self, now):
@@ -77,7 +75,7 @@ class Node:
         self.settings = settings
         self.health = health.Health(settings, levels, self.health.memory)
 
-    def take(self, sight):
+    def take(self, sight, now):
         self.looked = list(sight.problems)
         records, numbers = [], set()
         for record in sight.chips:
@@ -92,7 +90,7 @@ class Node:
         for identity, record in zip(self.names.assign(records, sight.complete), records):
             last = known.pop(identity.key, {})
             self.seen[identity.name] = Seen(identity, dict(record, **slices_of(record, last, identity)), False)
-        self.recall()
+        self.recall(now)
         entries = {entry.key: entry for entry in self.names.entries}
         places = {place_of(record) for record in records}
         for name, old in before.items():
@@ -109,12 +107,12 @@ class Node:
                 why = None if gone else "; ".join(sight.problems) or "it was not seen"
                 self.seen[name] = Seen(entries[key], missing(old.record, gone, why), gone)
 
-    def recall(self):
+    def recall(self, now):
         """Go on with what was kept of the health of chips that are seen now."""
         entries, seen = self.names.entries, {seen.identity.key for seen in self.seen.values()}
-        now = {number for number, entry in enumerate(entries) if entry.key in seen}
-        for number, separated, flap in self.kept.recall([entry.known for entry in entries], now):
-            self.health.recall(entries[number].key, separated, flap)
+        wanted = {number for number, entry in enumerate(entries) if entry.key in seen}
+        for number, separated, flap in self.kept.recall([entry.known for entry in entries], wanted):
+            self.health.recall(entries[number].key, separated, flap, now)
 
     def judge(self, now, events):
         self.problems, reviews = [*self.looked, *filter(None, [self.names.trouble])], []

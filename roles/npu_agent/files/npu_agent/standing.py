@@ -32,7 +32,8 @@ class Standing:
         self.lasting = {}  # code: since when it is away, or when it was looked at last, of codes that have stood too long
         self.polled = None  # the record that was taken last, and when it was asked for
         self.asked = NEVER
-        self.listed = False  # whether the driver has told codes, or that there are none
+        self.told = False  # whether the driver has told codes, or that there are none
+        self.listed = False  # whether it has told a list of them
 
     def take(self, record, events, now, levels):
         """The events of a chip and its record. Returns ({code: Fault} that events told, [codes that came]) of this time."""
@@ -53,7 +54,7 @@ class Standing:
                 self.codes[code] = (True, at, severity)
             elif kind == "recover" and code in self.codes:
                 self.codes[code] = (False, at, severity)
-        first = not self.listed
+        first = not self.told
         self.poll(record, now, came)
         self.downs = (self.downs + [now for code in came if code == LINK_DOWN])[-2:]
         self.counted = self.counted.intersection(self.codes).difference(came)
@@ -82,10 +83,10 @@ class Standing:
             asked = record.get("asked_at")
             self.polled, self.asked = record, now if asked is None else asked
         codes, number = record.get("error_codes"), record.get("health_code")
-        if codes is None and number == 0:
-            codes = ()  # a driver that cannot list codes, but says that all is well
         if codes is not None:
-            self.listed = True
+            self.told = self.listed = True
+        elif number == 0:  # a driver that cannot list codes, but says that all is well
+            codes, self.told = (), True
         elif number is not None and not self.listed:
             # One that never lists them, and says how bad it is: what events have told the end of is in that number no more.
             codes = [code for code, (stands, _at, _severity) in self.codes.items() if stands]

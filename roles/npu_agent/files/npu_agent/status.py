@@ -5,6 +5,7 @@ import asyncio
 import errno
 import json
 import socket
+import threading
 
 from . import __version__
 from .log import Once
@@ -98,6 +99,39 @@ def hint(error):
     return HINTS.get(error.errno, "see the cause; `npu-agent check --settings` tells what `listen` may be")
 
 
+async def looked_up(name):
+    """[address] of a name. In a thread that nobody waits for at the end: looking it up may take long."""
+    if any(is_address(name, family) for family in (socket.AF_INET, socket.AF_INET6)):
+        return [name]
+    loop = asyncio.get_running_loop()
+    found = loop.create_future()
+
+    def tell(answer, error):
+        if not found.done():
+            found.set_exception(error) if error else found.set_result(answer)
+
+    def ask():
+        answer = error = None
+        try:
+            answer = list(dict.fromkeys(entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
+        except (OSError, ValueError) as trouble:
+            error = trouble
+        try:
+            loop.call_soon_threadsafe(tell, answer, error)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    threading.Thread(target=ask, name="lookup", daemon=True).start()
+    return await found
+
+
+def is_address(name, family):
+    try:
+        return bool(socket.inet_pton(family, name))
+    except OSError:
+        return False
+
+
 class Endpoint:
     """As little HTTP as a probe and a scraper need: GET, one answer, connection closed."""
 
@@ -113,7 +147,7 @@ class Endpoint:
         listen, say = f"{host or '*'}:{port}", Once(self.service.log)
         while self.server is None:
             try:
-                self.server = await self.bind(hosts, port)
+                self.server = await self.bind([address for name in hosts for address in await looked_up(name)], port)
             except (OSError, ValueError) as error:  # ValueError: of what is no name at all
                 say("no status address", "error", listen=listen, cause=str(error),
                     hint=f"{hint(error)}; it is tried again every {RETRY_SECONDS:g} s")

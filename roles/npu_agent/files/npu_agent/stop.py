@@ -31,7 +31,8 @@ def first(argv):
 
 def last():
     """Right before this process executes itself anew: whether it is to end instead. From now on a signal waits for the new image's first()
-    (blocked signals stay so), or ends this one, where another thread gets it."""
+    (blocked signals stay so), or ends this one, where another thread gets it; but the first process of a container loses that one, and
+    whoever stops it kills it some seconds later."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
     handle(signal.SIG_DFL)
     return not signal.sigpending().isdisjoint(NUMBERS)

@@ -37,7 +37,7 @@ def forms(chip, record, resource, settings):
     slices, why = record["slices"], ""
     # Without a node of one there is none, but for those that were told of once: a pod sees the nodes that were there when it was made.
     if not record["slices_told"] and (slices or nodes.slice_nodes(settings.dev_root)):
-        why = "the driver does not tell which slices (vNPUs) it has, and this node has some"
+        why = "the driver does not tell which slices (vNPUs) it has, and this node has some, or had when it told last"
     if not slices:
         return [(resource, withheld(chip, why or strange(record, settings.dev_root)))], []
     if settings.shares > 1:
