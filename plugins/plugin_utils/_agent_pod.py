@@ -39,7 +39,7 @@ _PROGRAMS = [("/usr/local/bin", "DirectoryOrCreate"), ("/usr/local/sbin", "Direc
 #: host, or the pod does not start. What is not here the agent names, and says what mends it.
 SEEN: dict[str, list[tuple[str, str]]] = {
     "server": [*PROFILES["server"], *_PROGRAMS],
-    "a5": [*PROFILES["a5"], *_PROGRAMS, ("/usr/lib64", "Directory"), ("/usr/bin", "Directory")],
+    "a5": [*PROFILES["a5"], *_PROGRAMS, ("/usr/lib64", "DirectoryOrCreate"), ("/usr/bin", "Directory")],
     "310b": [*_PROGRAMS, ("/usr/lib64", "Directory"), ("/usr/lib", "Directory"), ("/etc/ld.so.conf.d", "DirectoryOrCreate"), *_BOARD_FILES],
 }
 

@@ -225,6 +225,13 @@ def test_pods_of_before_are_not_counted(api, do):
         do("ready", objects=newer)
 
 
+def test_a_node_that_no_daemonset_is_for_is_not_ready(api, do):
+    nodes = {"node-01": "daemonset-a5"}
+    do("present", nodes=nodes)
+    with pytest.raises(FleetError, match=r"node-01 \(no DaemonSet of the agent is for its kind of board"):
+        do("ready", nodes=nodes)
+
+
 def test_a_pod_that_is_about_to_end_is_not_counted(api, do):
     do("present")
     status(api, True)

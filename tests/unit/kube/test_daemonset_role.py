@@ -83,6 +83,13 @@ def test_an_engine_that_takes_no_image_is_refused_before_one_is_built(kubeconfig
     assert "container engine is isulad" in text and "npu_device_plugin_mode: systemd" in text and "Have the image" not in text
 
 
+def test_a_kind_of_board_that_no_daemonset_is_for_is_refused(kubeconfig, tmp_path):
+    there = host(kubeconfig, "node-01", profiles=["server", "310b"])
+    there["npu_preflight_observed"]["chips"] = [{"family": "a5"}]
+    text = said(playbook(tmp_path, [PLAY], hosts={"node-01": there}))
+    assert "node-01 has boards of the kind a5" in text and "server, 310b only" in text and "Have the image" not in text
+
+
 def test_a_refusal_of_the_settings_is_told(kubeconfig, tmp_path):
     words = {"cdi": "is not known to have CDI switched on", "memory": "needs an amount",
              "remote": "The backend remote is not served as a DaemonSet"}
