@@ -2,7 +2,6 @@
 """The role npu_device_plugin in a playbook: its RuntimeClass, and what it refuses. Nothing of the host is touched."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import jinja2
 import pytest
 import yaml
 from ansible.plugins.filter.core import FilterModule
+from kube_rig import environment
 
 ROLE = Path(__file__).resolve().parents[3] / "roles/npu_device_plugin"
 OURS = {"app.kubernetes.io/managed-by": "npu.fleet"}
@@ -21,11 +21,10 @@ def playbook(tmp_path, plays, *words, hosts=("n-0", "n-1", "n-2")):
     """Run plays. The hosts are not there: a task that is not delegated would fail."""
     (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, **play} for play in plays]))
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts if isinstance(hosts, dict) else dict.fromkeys(hosts, {})}}))
-    place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
-    environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(tmp_path / "ansible"), ANSIBLE_NOCOLOR="1")
     return subprocess.run(
         [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-e", "ansible_host=198.51.100.1", "-e", "ansible_ssh_timeout=1",
-         "play.yml", *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+         "play.yml", *words],
+        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
 def only(file, kubeconfig, *, serial=None, **variables):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the playbooks do to Nodes beside their roles, by their own tasks against the API stand-in."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kube_rig import environment
 
 ROOT = Path(__file__).resolve().parents[3]
 PREFLIGHT = yaml.safe_load((ROOT / "roles/npu_preflight/tasks/main.yml").read_text())
@@ -36,17 +36,14 @@ def every(tasks):
 
 @pytest.fixture
 def play(api, kubeconfig, tmp_path):
-    place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
-    environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(tmp_path / "ansible"), ANSIBLE_NOCOLOR="1")
-
     def run(tasks, hosts, *words, variables=None, **keys):
         """{host: words of the recap}, and the output. The hosts cannot be reached: nothing of this needs them."""
         reach = {"ansible_host": "192.0.2.1", "npu_labels_kubeconfig": kubeconfig, "npu_device_plugin_kubeconfig": kubeconfig,
                  "npu_device_plugin_runtime_class": "ascend", "npu_device_plugin_context": "", **(variables or {})}
         (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": reach}}))
         (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks, **keys}]))
-        done = subprocess.run([sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "play.yml", *words], env=environment,
-                              cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run([sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "play.yml", *words], cwd=tmp_path,
+                              env=environment(tmp_path), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         assert "PLAY RECAP" in done.stdout, done.stdout + done.stderr
         recap = re.findall(r"^(\S+) +: (ok=.*)$", done.stdout, re.MULTILINE)
         return {name: {word: int(number) for word, number in re.findall(r"(\w+)=(\d+)", line)} for name, line in recap}, done.stdout

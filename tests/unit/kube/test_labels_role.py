@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kube_rig import TOKEN, ApiServer
+from kube_rig import TOKEN, ApiServer, environment
 
 from ansible_collections.npu.fleet.plugins.module_utils._hardware import _labels
 
@@ -53,10 +53,7 @@ class Play:
     def __init__(self, api, folder):
         self.api, self.folder = api, folder
         self.kubeconfig = str(api.kubeconfig(folder / "kubeconfig", api.add_user("admin", token=TOKEN)))
-        place = next(path for path in sys.path if os.path.isdir(os.path.join(path, "ansible_collections/npu/fleet")))
-        self.environment = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=place, ANSIBLE_HOME=str(folder / "ansible"), ANSIBLE_NOCOLOR="1")
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-            self.environment.pop(name, None)
+        self.environment = environment(folder)
         self.output, self.seen, self.asked = [], [], []
         # What npu.fleet.site and npu.fleet.rollback do where a gate fails.
         (self.rescue,) = [task["rescue"] for task in yaml.safe_load((PLAYBOOKS / "tasks/gates.yml").read_text())]
