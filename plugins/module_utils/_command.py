@@ -12,6 +12,7 @@ import re
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections import namedtuple
 
@@ -75,6 +76,24 @@ def start_error(error, program):
     return FleetError(message, code, object=program, observed=str(error))
 
 
+class _Held(object):
+    """From now until release() the signals that end us wait, where their handlers may raise: while a process is being started nobody could
+    end it. What is started does not have them blocked."""
+
+    def __init__(self):
+        self._came, self._before = [], {}
+        if threading.current_thread() is threading.main_thread():  # handlers are its alone
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                if callable(signal.getsignal(number)):
+                    self._before[number] = signal.signal(number, lambda number, _frame: self._came.append(number))
+
+    def release(self):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._came:
+            os.kill(os.getpid(), self._came[0])
+
+
 def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
     """Run ``argv`` to its end, or kill it and all of its process group after ``timeout`` seconds.
 
@@ -83,7 +102,7 @@ def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
     """
     argv = list(argv)
     check_argv(argv, cwd)
-    started = time.monotonic()
+    started, held = time.monotonic(), _Held()
     try:
         process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             argv,
@@ -95,9 +114,11 @@ def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
             start_new_session=True,
         )
     except OSError as error:
+        held.release()
         raise start_error(error, argv[0]) from error
     outputs = {process.stdout: _Tail(limit), process.stderr: _Tail(limit)}
     try:
+        held.release()
         timed_out = _pump(process, outputs, (stdin or "").encode("utf-8"), started + timeout)
     finally:
         # Also when an exception or a signal ends us: never leave the group behind.

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -207,10 +206,12 @@ def test_a_kill_at_any_time_leaves_whole_lines(package, tmp_path):
 
     for _unused in range(6):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(package), str(path), str(number)])
-        until(size, what="a first line")
-        time.sleep(0.2 + chance.random() * 0.1)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+        try:
+            until(size, what="a first line")
+            time.sleep(0.2 + chance.random() * 0.1)
+        finally:
+            writer.kill()
+            writer.wait()
         found = [line for one in (old, path) if one.exists() for line in one.read_text().splitlines()]
         assert all(line == f"{line[:9]} " + "x" * (int(line[:9]) % 300) for line in found), found[-3:]
         number = int(found[-1][:9]) + 1

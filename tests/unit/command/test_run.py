@@ -2,6 +2,8 @@
 """run(): deadline, process group, closed stdin, bounded output, locale."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -125,3 +127,37 @@ def test_can_not_start(argv, cwd, code):
 )
 def test_strip_escapes(text, clean):
     assert _command.strip_escapes(text) == clean
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.mark.parametrize("argv", [["sleep", "600"], ["/nowhere/there"]])
+def test_a_signal_while_it_is_being_started_leaves_nothing_behind(monkeypatch, argv):
+    """Popen itself would let go of the process, and nobody would know its number."""
+    started, usual = [], subprocess.Popen
+
+    class Signalled(usual):
+        def _execute_child(self, *arguments):
+            try:
+                usual._execute_child(self, *arguments)
+            finally:
+                started.append(self.pid if self._child_created else None)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def end(_number, _frame):
+        raise Ended
+
+    monkeypatch.setattr(_command.subprocess, "Popen", Signalled)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(Ended):
+            _command.run(argv, 60)
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(started) == 1
+    if started[0]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(started[0], 0)
