@@ -353,6 +353,7 @@ def test_observe_and_nothing_due(node):
     current = node / "opt/npu-agent/current"
     marker = {"version": "0.1.0", "sha256": "abc", "tree": _agent.tree_digest(str(current))}
     (current / _agent.MARKER).write_text(json.dumps(marker))
+    systemd.started = time.monotonic()  # what a play brings lies there before
     seen = _agent.observe(str(node), systemd)
     assert (seen["version"], seen["archive_sha256"], seen["active"], seen["enabled"]) == ("0.1.0", "abc", True, True)
     assert agent_due(seen, "poll_seconds: 1\n", "[Service]\n") == []
