@@ -88,7 +88,7 @@ class Process:
 
 class Agent(Process):
     def __init__(self, rig, name="agent", command=("serve",), *, prefix=(), output=None, **settings):
-        self.port = rig.free_port()
+        self.rig, self.port = rig, rig.free_port()
         env = {
             "PYTHONPATH": str(rig.package), "NPU_SIM_STATE": str(rig.state), "NPU_AGENT_SYSFS_ROOT": str(rig.sys),
             "NPU_AGENT_DEV_ROOT": str(rig.dev), "NPU_AGENT_KUBELET_DIR": str(rig.plugins), "NPU_AGENT_DCMI_LIBRARY": str(rig.library),
@@ -123,7 +123,10 @@ class Agent(Process):
             return None
 
     def await_state(self, state, seconds=60):
-        return until(lambda: (report := self.report()) and report["state"] == state and report, seconds, f"state {state}")
+        report = until(lambda: (report := self.report()) and report["state"] == state and report, seconds, f"state {state}")
+        if state == "serving":
+            self.rig.await_lists(report)
+        return report
 
     def events(self, name=None):
         lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
@@ -205,6 +208,19 @@ class Rig:
 
     def ask(self, name, **arguments):
         return control.ask(str(self.control), name=name, **arguments)
+
+    def await_lists(self, report, seconds=5.0):
+        """Kubelet takes a list a moment after it was sent, and until then it allocates nothing. One that says less is not waited for."""
+        wanted = {one["resource"]: one["total"] for one in report["resources"]}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                known = self.ask("capacity")
+            except (OSError, ValueError):
+                return
+            if all(known.get(resource, 0) >= total for resource, total in wanted.items()):
+                return
+            time.sleep(0.01)
 
     def numbers(self, resource=RESOURCE):
         """(allocatable, capacity) of the resource at this moment."""
