@@ -27,6 +27,7 @@ from agent_rig import RESOURCE, make_node, until
 
 CHIPS = 8
 SETTINGS = {"poll_seconds": 0.2, "query_timeout": 0.3, "stuck_retry": 1, "keep_last_state": 1, "recovery_seconds": 0.1}
+IN_FLIGHT = SETTINGS["poll_seconds"] + 2 * SETTINGS["query_timeout"]  # seconds that a look may take
 CALM_EVERY = 15  # actions
 PR_SET_CHILD_SUBREAPER = 36
 # What may come on top between the two looks: descriptors of a connection that is being closed; pages that the allocators of C, Python and
@@ -144,8 +145,7 @@ class Soak:
     def calm(self):
         """All faults away: every chip is back, a pod gets all of them, and no process is there that should not be."""
         self.faults.take_back(len(self.faults.standing))
-        until(lambda: self.rig.numbers() == (CHIPS, CHIPS), what=f"{CHIPS} of {CHIPS} chips after {self.last}: {self.rig.numbers()}")
-        until(lambda: (report := self.agent.report()) and report["ready"] and report["healthy"] == CHIPS, what="the agent to be ready")
+        self.recover()
         self.pods += 1
         name = f"soak-{self.pods}"
         pod = self.rig.ask("allocate", count=CHIPS, resource=RESOURCE, pod=name)
@@ -156,6 +156,20 @@ class Soak:
         until(lambda: len(below(self.agent.pid)) == 1, what="one driver worker and no zombie below the agent")
         left_behind(self.rig)
         return used(self.agent.pid)
+
+    def recover(self):
+        """Wait until kubelet and the agent have all chips and keep them: a look that began before a fault went may tell of it later."""
+        def whole():
+            report = self.agent.report()
+            return report and report["ready"] and report["healthy"] == CHIPS and self.rig.numbers() == (CHIPS, CHIPS)
+
+        kept = False
+        while not kept:
+            until(whole, what=f"{CHIPS} of {CHIPS} chips after {self.last}: {self.rig.numbers()}")
+            end, kept = time.monotonic() + IN_FLIGHT, True
+            while kept and time.monotonic() < end:
+                time.sleep(0.02)
+                kept = whole()
 
     def run(self, actions, measure_after=None):
         """Do so many of each action; returns what calm() measured after so many actions, and at the end."""
