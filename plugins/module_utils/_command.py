@@ -76,22 +76,30 @@ def start_error(error, program):
     return FleetError(message, code, object=program, observed=str(error))
 
 
-class _Held(object):
-    """From now until release() the signals that end us wait, where their handlers may raise: while a process is being started nobody could
-    end it. What is started does not have them blocked."""
+class Held(object):
+    """Signals that wait until deliver(), for the main thread. What is started meanwhile does not have them blocked."""
 
-    def __init__(self):
-        self._came, self._before = [], {}
-        if threading.current_thread() is threading.main_thread():  # handlers are its alone
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                if callable(signal.getsignal(number)):
-                    self._before[number] = signal.signal(number, lambda number, _frame: self._came.append(number))
+    def __init__(self, numbers):
+        self._came = []
+        self._before = {number: signal.signal(number, lambda number, _frame: self._came.append(number)) for number in numbers}
 
-    def release(self):
+    def restore(self):
+        """What comes from now on waits no longer."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def deliver(self):
+        """The first one that came counts now."""
+        self.restore()
         if self._came:
             os.kill(os.getpid(), self._came[0])
+
+
+def _raising():
+    """The signals that end us whose handlers may raise: while a process is being started nobody could end it."""
+    if threading.current_thread() is not threading.main_thread():  # handlers are its alone
+        return []
+    return [number for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT) if callable(signal.getsignal(number))]
 
 
 def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
@@ -102,7 +110,7 @@ def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
     """
     argv = list(argv)
     check_argv(argv, cwd)
-    started, held = time.monotonic(), _Held()
+    started, held = time.monotonic(), Held(_raising())
     try:
         process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             argv,
@@ -114,11 +122,11 @@ def run(argv, timeout, env=None, cwd=None, *, stdin=None, limit=1 << 20):
             start_new_session=True,
         )
     except OSError as error:
-        held.release()
+        held.deliver()
         raise start_error(error, argv[0]) from error
     outputs = {process.stdout: _Tail(limit), process.stderr: _Tail(limit)}
     try:
-        held.release()
+        held.deliver()
         timed_out = _pump(process, outputs, (stdin or "").encode("utf-8"), started + timeout)
     finally:
         # Also when an exception or a signal ends us: never leave the group behind.

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import namedtuple
 
-from ansible_collections.npu.fleet.plugins.module_utils._command import kill_group
+from ansible_collections.npu.fleet.plugins.module_utils._command import Held, kill_group
 from ansible_collections.npu.fleet.plugins.module_utils._errors import FleetError
 
 #: value: what the look returned, as JSON gives it back; None where it was given up.
@@ -49,15 +49,12 @@ def end_in_order():
 def undisturbed():
     """Nobody gives this up half done: a clean-up that has begun. What is called in it has to have a bound of its own; a signal that came
     meanwhile counts afterwards. Whoever waits for us still kills us when its patience is over."""
-    came = []
-    before = [signal.signal(number, lambda number, _frame: came.append(number)) for number in ENDING]
+    held = Held(ENDING)
     try:
         yield
     finally:
-        for one, handler in zip(ENDING, before):
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
-    if came:
-        os.kill(os.getpid(), came[0])
+        held.restore()
+    held.deliver()
 
 
 def within(seconds, look, grace=GRACE):

@@ -72,7 +72,9 @@ def judge(node, wanted, pods, events, found=None):
     events: a function, asked only where that is not so. found: {name: DaemonSet of the cluster}, to see what its controller has read.
     """
     here = [pod for pod in pods if node_of(pod) == node]
-    reasons, serving = [] if wanted else ["no DaemonSet of the agent is for its kind of board; see npu_device_plugin_profiles"], []
+    reasons, serving = [], []
+    if not wanted:
+        reasons.append("no DaemonSet of the agent is for its kind of board; see npu_device_plugin_profiles")
     for daemon in wanted:
         name = daemon["metadata"]["name"]
         mine = [pod for pod in here if owner_of(pod) == name]

@@ -11,10 +11,9 @@ Only for DaemonSet mode; as a systemd service the agent is on the host.
 import asyncio
 import collections
 import re
-import signal
 from types import SimpleNamespace
 
-from . import health, messages, nodes
+from . import health, messages, nodes, stop
 from ._hardware import _rknpu
 from ._hardware._families import FAMILIES
 from .backends.base import in_container
@@ -132,7 +131,7 @@ class Nobody:
 async def run(settings, log):
     """Serve until a signal."""
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop.NUMBERS:
         loop.add_signal_handler(number, stopping.set)
     board, folder = Access(), Folder(settings.kubelet_dir, log)
     session = AccessSession(settings, board, folder, log, collections.Counter(), holders=Nobody(), standing_by=lambda _standby: None)

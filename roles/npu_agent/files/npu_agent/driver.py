@@ -18,7 +18,7 @@ from ._hardware._dcmi_child import Child, DcmiError
 from ._hardware._dcmi_client import load_faults
 from .oom import expendable
 from .pace import Pace
-from .worker import Died, Late, Worker
+from .worker import Died, Late, Worker, place_in
 
 START_SECONDS = 20.0  # for a new process of ours to be there; the driver is not asked for that
 SUBSCRIBE_SECONDS = 600.0  # until the next try to get fault events
@@ -271,7 +271,7 @@ class Driver:
             if message.get("id") != worker.number:
                 raise Died(str(worker.child.broken(f"answered another request: {message!r}", command)))
             if "at" in message:
-                worker.place, worker.since = message["at"] and tuple(message["at"]), message.get("time", self.clock())
+                worker.place, worker.since = place_in(message), message.get("time", self.clock())
                 starts[worker.place] = worker.since
             elif "error" in message:
                 # A library that refused to start does not recover inside the same process (dcmi_init is for once).

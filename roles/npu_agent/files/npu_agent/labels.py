@@ -15,12 +15,11 @@ import http.client
 import json
 import os
 import random
-import signal
 import sys
 import time
 import traceback
 
-from . import __version__
+from . import __version__, stop
 from ._hardware import _labels
 from .labels_api import NodeApi, Trouble, ensure
 from .log import Log, Once, Seldom
@@ -194,8 +193,7 @@ class Writer:
 
 def labels(settings, once=False, remove=False):
     """The exit status. Without `once` and `remove` it stays until a signal ends it."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # also out of a request that hangs; the server takes a patch as a whole or not
+    stop.handle(lambda *_: sys.exit(0))  # also out of a request that hangs; the server takes a patch as a whole or not
     log = Log(settings.log_level)
     name = settings.node_name or os.environ.get("NODE_NAME", "")
     if not name:

@@ -95,16 +95,16 @@ class Looker:
         if self.driver is not None and os.path.exists(self.driver.library):
             return
         library = self.settings.dcmi_library or find_library(self.settings.install_path)
-        if self.driver is not None:
-            if os.path.exists(library):
-                self.driver.use(library)
-        else:
-            if not os.path.exists(library):
-                raise DcmiError(f"there is no {library}", "dcmi_library_missing")
+        there = os.path.exists(library)
+        if self.driver is None and not there:
+            raise DcmiError(f"there is no {library}", "dcmi_library_missing")
+        if self.driver is None:
             self.driver = Driver(library, self.settings, self.watch, clock=self.clock, meanwhile=self.meanwhile)
             for one in self.captives:
                 self.driver.inherit(one["place"], Left(one["pid"]), one["since"])
                 self.identities.update({place(chip): chip for chip in one["chips"]})
+        elif there:
+            self.driver.use(library)
 
     def seen(self):
         self.open()

@@ -2,6 +2,7 @@
 """/healthz, /readyz and /metrics: what operators and roles may ask the running service."""
 
 import asyncio
+import concurrent.futures
 import errno
 import json
 import socket
@@ -103,26 +104,17 @@ async def looked_up(name):
     """[address] of a name. In a thread that nobody waits for at the end: looking it up may take long."""
     if any(is_address(name, family) for family in (socket.AF_INET, socket.AF_INET6)):
         return [name]
-    loop = asyncio.get_running_loop()
-    found = loop.create_future()
-
-    def tell(answer, error):
-        if not found.done():
-            found.set_exception(error) if error else found.set_result(answer)
+    found: concurrent.futures.Future = concurrent.futures.Future()
+    found.set_running_or_notify_cancel()  # an answer that nobody waits for any more is none too many
 
     def ask():
-        answer = error = None
         try:
-            answer = list(dict.fromkeys(entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
-        except (OSError, ValueError) as trouble:
-            error = trouble
-        try:
-            loop.call_soon_threadsafe(tell, answer, error)
-        except RuntimeError:
-            pass  # the loop is closed
+            found.set_result(list(dict.fromkeys(entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))))
+        except Exception as error:
+            found.set_exception(error)
 
     threading.Thread(target=ask, name="lookup", daemon=True).start()
-    return await found
+    return await asyncio.wrap_future(found)
 
 
 def is_address(name, family):

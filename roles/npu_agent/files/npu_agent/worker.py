@@ -15,6 +15,11 @@ class Died(Exception):
     """The process has ended while it was asked; the text says how."""
 
 
+def place_in(message):
+    """Where the process has come to, of what it says with "at"."""
+    return message["at"] and tuple(message["at"])
+
+
 class Worker:
     """A process and what it was asked. `tell` gets its fault events."""
 
@@ -53,7 +58,7 @@ class Worker:
         while self.messages:
             message = self.messages.popleft()
             if "at" in message:
-                before, self.place = self.place, message["at"] and tuple(message["at"])
+                before, self.place = self.place, place_in(message)
                 if before == place != self.place:
                     return True
             elif "ready" not in message:
